@@ -85,7 +85,8 @@ class Reader:
             status, body = self.post(file)
         if status in NOT_ABOUT_THE_DOCUMENT:
             sys.exit(f"the daemon answers {status}: {body.get('error')}")
-        answer = {"status": status, "seconds": round(time.monotonic() - began, 3), "fields": body.get("document", {}).get("fields", {})}
+        answer = {"status": status, "seconds": round(time.monotonic() - began, 3), "fields": {}, "doubtful": {}}
+        answer.update({kind: body.get("document", {}).get(kind, {}) for kind in ("fields", "doubtful")})
         if status != 200:
             answer["error"] = body.get("error")
         return answer
@@ -120,7 +121,7 @@ def report(options, documents, answers):
     if not asked:
         yield "There is no answer to these documents."
         return
-    judged = [tables.Judged(name, row, answer["fields"]) for name, row, answer in asked]
+    judged = [tables.Judged(name, row, answer["fields"], answer.get("doubtful")) for name, row, answer in asked]
     certain, doubtful = ([each for each in judged if each.has_doubt == doubt] for doubt in (False, True))
     yield from overview(options, documents, asked)
     yield from tables.by_field(certain, f"The fields of {len(certain)} documents")
@@ -145,7 +146,7 @@ def overview(options, documents, asked):
     refused = sum(answer["status"] != 200 for _, _, answer in asked)
     yield f"Part {options.part}: {len(asked)} of {len(documents)} documents answered, {seconds:.2f} s each (median), {refused} refused."
     yield "The fields of refused documents are missing. Documents whose truth is in doubt have a separate table, and are in no other table or curve."
-    unknown = [field for field in FIELDS if field != "currency" and not any(field in answer["fields"] for _, _, answer in asked)]
+    unknown = [field for field in FIELDS if field != "currency" and not any(field in {**answer["fields"], **answer.get("doubtful", {})} for _, _, answer in asked)]
     if unknown:
         yield f"No answer has these fields, which count as missing: {', '.join(unknown)}."
 

@@ -8,11 +8,11 @@ STATES = (RIGHT, WRONG, MISSING)
 
 
 class Judged:
-    """A document with its answer, and the state of each field that has a truth."""
+    """A document with its answer, and the state of each field that has a truth: as it is answered, and with what is answered as doubtful."""
 
-    def __init__(self, set_name, row, fields):
-        self.set, self.row, self.fields = set_name, row, fields
-        self.states = {field: state for field in FIELDS if (state := judge(field, row, fields))}
+    def __init__(self, set_name, row, fields, doubtful=None):
+        self.set, self.row, self.fields, self.with_doubtful = set_name, row, fields, {**(doubtful or {}), **fields}
+        self.states, self.all_states = ({field: state for field in FIELDS if (state := judge(field, row, answer))} for answer in (fields, self.with_doubtful))
 
     @property
     def has_doubt(self):
@@ -46,10 +46,10 @@ def count(documents, field):
 
 
 def curves(documents):
-    """{field: curve} of the fields that any answer has."""
+    """{field: curve} of the fields that any answer has. Doubtful values count: their confidence says what they are."""
     made = {}
     for field in FIELDS:
-        states = [(confidence_of(field, document.fields), document.states[field]) for document in documents if field in document.states]
+        states = [(confidence_of(field, document.with_doubtful), document.all_states[field]) for document in documents if field in document.all_states]
         answers = [(confidence, state == RIGHT) for confidence, state in states if state != MISSING]
         if answers:
             made[field] = Curve(answers, len(states))

@@ -53,7 +53,7 @@ def iso(year, month, day):
 
 
 def amount_of(value):
-    """`RM 1,234.50`, `1.234,50` and 1234.5 are "1234.50". None without a number.
+    """`RM 1,234.50`, `1.234,50` and 1234.5 are "1234.50", `.82` is "0.82". None without a number.
 
     A comma with three digits after it is that of thousands, as is a dot that stands twice.
     """
@@ -61,7 +61,8 @@ def amount_of(value):
         return None
     if isinstance(value, (int, float)):
         return f"{value:.2f}"
-    text = re.sub(r"[^\d.,\-]", "", str(value)).strip(".,")
+    text = re.sub(r"[^\d.,\-]", "", str(value)).rstrip(".,")
+    text = f"0{text}" if re.fullmatch(r"\.\d\d", text) else text.lstrip(".,")
     if not re.search(r"\d", text):
         return None
     sign = "-" if text.startswith("-") or text.endswith("-") else ""

@@ -71,6 +71,8 @@ def fields(texts, american):
     if len(set(totals)) > 1:
         doubt.append(f"several totals marked: {', '.join(totals)}")
     total = totals[-1] if totals else None
+    if len(set(taxes)) < len(taxes):  # printed twice, or two taxes of the same amount
+        taxes = []
     net = subtotals[0] if len(set(subtotals)) == 1 else None
     if net and total and float(net) > float(total) + 0.01:
         doubt.append(f"subtotal above the total, left out: {net}")

@@ -22,7 +22,8 @@ class Values(unittest.TestCase):
 
     def test_amounts_have_a_dot_and_two_decimals(self):
         for text, amount in (("RM 1,234.50", "1234.50"), ("1.234,50", "1234.50"), ("12,5", "12.50"), ("1,234", "1234.00"),
-                             ("1.234.567", "1234567.00"), (9.3, "9.30"), ("5.00-", "-5.00"), ("free", None), (None, None)):
+                             ("1.234.567", "1234567.00"), (9.3, "9.30"), ("5.00-", "-5.00"), (".82", "0.82"), ("Rs.1939", "1939.00"), ("free", None),
+                             (None, None)):
             self.assertEqual(amount_of(text), amount, text)
 
 

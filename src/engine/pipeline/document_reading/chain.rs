@@ -11,7 +11,7 @@ use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent
 
 use super::super::error::{PostprocessError, PreprocessError};
 use super::super::prepared_inputs::PreprocessedInputs;
-use super::document::{self, DocumentPage};
+use super::document::ReadPage;
 use super::models::{FIND, LINE_TURN, PAGE_TURN, READ, RESULTS};
 use super::pages::{self, LeasedPages};
 use super::step::{OcrStep, OcrStepResult, OcrStepTask, PageSource};
@@ -63,7 +63,7 @@ impl ModelChain for OcrChain {
                 Some(format) => call.pages(file, format).await?,
                 None => vec![call.page(1, PageSource::file(file, limits)).await?],
             };
-            Ok(document::results(pages)?)
+            Ok(self.reader.results(&pages)?)
         })
     }
 
@@ -97,7 +97,7 @@ struct OcrCall<'c> {
 
 impl OcrCall<'_> {
     /// Reads the pages of a document, one after the other: the next one is drawn while the models read.
-    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<DocumentPage>, ChainError> {
+    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<ReadPage>, ChainError> {
         let mut waited = Instant::now();
         let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
         let (account, deadline) = (self.steps.account().clone(), self.steps.deadline());
@@ -127,7 +127,7 @@ impl OcrCall<'_> {
         Ok(pages)
     }
 
-    async fn page(&self, number: usize, source: PageSource) -> Result<DocumentPage, ChainError> {
+    async fn page(&self, number: usize, source: PageSource) -> Result<ReadPage, ChainError> {
         match self.page_once(number, source.clone()).await {
             // The process that had the page has ended, and the models are in another one now.
             Err(ChainError::Input(PreprocessError::StateLost(_))) => self.page_once(number, source).await,
@@ -135,7 +135,7 @@ impl OcrCall<'_> {
         }
     }
 
-    async fn page_once(&self, number: usize, source: PageSource) -> Result<DocumentPage, ChainError> {
+    async fn page_once(&self, number: usize, source: PageSource) -> Result<ReadPage, ChainError> {
         let page = self.steps.lease();
         let (shape, lines, _memory) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::PostprocessError;
 use crate::pipeline::annotation::TextOutline;
-use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, PageTextRows as FieldsOfPage, ParsedFieldValue};
-use crate::pipeline::ocr::geometry::Quadrilateral;
+use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, DocumentText, ParsedFieldValue};
+use crate::pipeline::ocr::geometry::{Quadrilateral, coordinate};
 use crate::pipeline::ocr::line::OcrLine;
-use crate::pipeline::ocr::order;
+use crate::pipeline::ocr::order::{self, RowOfLines};
+use crate::pipeline::ocr::page_turn::QuarterTurns;
 
 /// A document that was read.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -19,6 +20,9 @@ pub struct Document {
     pages: Vec<DocumentPage>,
     /// The fields of `[[field]]` that were found, by their names.
     fields: BTreeMap<String, FieldValue>,
+    /// Those whose best value is less likely right than the `threshold` of the field: to look at, not to pay.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    doubtful: BTreeMap<String, FieldValue>,
 }
 
 /// A page of a document.
@@ -37,8 +41,6 @@ pub struct DocumentPage {
     lines: Vec<DocumentLine>,
     /// The lines that are next to each other on a line of this text.
     text: String,
-    #[serde(skip)]
-    fields: BTreeMap<String, FieldValue>,
 }
 
 /// A line of text.
@@ -67,18 +69,22 @@ pub struct FieldValue {
     page: usize,
     #[serde(rename = "box")]
     area: QuadrilateralCorners,
-    /// That of the line.
+    /// 0 to 1: how likely the value is right, if evidence chose it; else that of the line.
     confidence: f32,
 }
 
-/// The size of a page, and how it was turned.
-#[derive(Debug, Clone, Copy)]
-pub struct PageSize {
-    pub number: usize,
-    pub width: u32,
-    pub height: u32,
-    pub turned: u16,
-    pub source: TextSource,
+/// A page that was read.
+#[derive(Debug, Clone)]
+pub struct ReadPage {
+    number: usize,
+    /// Width and height of the page as it came in.
+    size: (u32, u32),
+    /// The rotation that put it upright.
+    turn: QuarterTurns,
+    source: TextSource,
+    /// They lie on the page as it stands upright.
+    lines: Vec<OcrLine>,
+    rows: Vec<RowOfLines>,
 }
 
 /// The source of the text of a page.
@@ -91,64 +97,63 @@ pub enum TextSource {
     TextLayer,
 }
 
-impl DocumentPage {
-    /// A page by its lines, which lie on the page as it stands upright. `on_page` is the place on the page that came
-    /// in.
-    pub fn new(
-        size: PageSize,
-        lines: &[OcrLine],
-        fields: &[DocumentFieldDeclaration],
-        on_page: impl Fn(Quadrilateral) -> Quadrilateral,
-    ) -> Self {
+impl ReadPage {
+    /// A page by its lines, which lie on the page as it stands upright.
+    pub fn new(number: usize, size: (u32, u32), turn: QuarterTurns, source: TextSource, lines: Vec<OcrLine>) -> Self {
         let areas: Vec<_> = lines.iter().map(OcrLine::area).collect();
-        let rows = order::rows(&areas);
-        let corners =
-            |area: Quadrilateral| on_page(area).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)]);
+        Self { number, size, turn, source, rows: order::rows(&areas), lines }
+    }
+
+    /// The page of the answer.
+    fn answer(&self) -> DocumentPage {
         let line = |line: &OcrLine| DocumentLine {
             text: line.text().to_owned(),
-            area: corners(line.area()),
+            area: self.corners(line.area()),
             confidence: rounded(line.confidence(), 1000.0),
         };
-        let in_order = rows.iter().flatten().filter_map(|index| lines.get(*index)).map(line).collect();
-        let page = FieldsOfPage::new(&rows, lines);
-        let found = fields.iter().filter_map(|field| {
-            let found = page.find(field)?;
-            let value = FieldValue {
-                value: found.value,
-                text: found.text,
-                page: size.number,
-                area: corners(found.area),
-                confidence: rounded(found.confidence, 1000.0),
-            };
-            Some((field.name.clone(), value))
-        });
-        Self {
-            number: size.number,
-            width: size.width,
-            height: size.height,
-            turned: size.turned,
-            source: size.source,
-            text: order::plain_text(&rows, lines),
-            lines: in_order,
-            fields: found.collect(),
+        DocumentPage {
+            number: self.number,
+            width: self.size.0,
+            height: self.size.1,
+            turned: self.turn.degrees(),
+            source: self.source,
+            lines: self.rows.iter().flatten().filter_map(|index| self.lines.get(*index)).map(line).collect(),
+            text: order::plain_text(&self.rows, &self.lines),
         }
+    }
+
+    /// The corners of an area on the page as it came in.
+    fn corners(&self, area: Quadrilateral) -> QuadrilateralCorners {
+        let side = |pixels: u32| coordinate(usize::try_from(pixels).unwrap_or(usize::MAX));
+        let sides = (side(self.size.0), side(self.size.1));
+        self.turn.on_page(area, sides).within(sides).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)])
     }
 }
 
-/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which
-/// has it.
-pub fn results(pages: Vec<DocumentPage>) -> Result<Vec<Tensor>, PostprocessError> {
+/// The results of a document: the text of each page, and the answer in JSON.
+pub fn results(pages: &[ReadPage], fields: &[DocumentFieldDeclaration]) -> Result<Vec<Tensor>, PostprocessError> {
     let wrong = |reason: String| PostprocessError::Values(reason);
-    let texts = Tensor::from_strings(vec![pages.len()], pages.iter().map(|page| page.text.as_bytes()));
-    let mut fields = BTreeMap::new();
-    for page in &pages {
-        for (name, value) in &page.fields {
-            fields.entry(name.clone()).or_insert_with(|| value.clone());
-        }
+    let text = DocumentText::new(pages.iter().map(|page| (page.rows.as_slice(), page.lines.as_slice())));
+    let (mut sure, mut doubtful) = (BTreeMap::new(), BTreeMap::new());
+    for field in fields {
+        let Some(found) = text.find(field) else { continue };
+        let Some(page) = pages.get(found.page) else { continue };
+        let kind = if found.confidence >= field.threshold { &mut sure } else { &mut doubtful };
+        let value = FieldValue {
+            value: found.value,
+            text: found.text,
+            page: page.number,
+            area: page.corners(found.area),
+            confidence: rounded(found.confidence, 1000.0),
+        };
+        kind.insert(field.name.clone(), value);
     }
-    let document = serde_json::to_vec(&Document { pages, fields }).map_err(|error| wrong(error.to_string()))?;
-    let document = Tensor::from_strings(vec![1], [document]);
-    Ok(vec![texts.map_err(|error| wrong(error.to_string()))?, document.map_err(|error| wrong(error.to_string()))?])
+    let document = Document { pages: pages.iter().map(ReadPage::answer).collect(), fields: sure, doubtful };
+    let texts = document.pages.iter().map(|page| page.text.as_bytes());
+    let texts = Tensor::from_strings(vec![pages.len()], texts).map_err(|error| wrong(error.to_string()))?;
+    let json = serde_json::to_vec(&document).map_err(|error| wrong(error.to_string()))?;
+    let document = Tensor::from_strings(vec![1], [json]).map_err(|error| wrong(error.to_string()))?;
+    Ok(vec![texts, document])
 }
 
 /// The lines and the fields of the first page of an answer, to draw.

@@ -6,7 +6,7 @@ use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::TextLayerPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::document::{DocumentPage, PageSize, TextSource};
+use super::document::{self, ReadPage, TextSource};
 use crate::pipeline::content::PipelineInput;
 use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::error::{PostprocessError, PreprocessError};
@@ -232,26 +232,27 @@ impl OcrSteps {
     }
 
     /// The page of the answer. Lines that were read with too little confidence are left out.
-    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, DecodedText)>) -> DocumentPage {
+    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, DecodedText)>) -> ReadPage {
         let sure = lines.into_iter().filter(|(_, reading)| reading.confidence >= self.min_confidence);
         let lines: Vec<_> = sure.map(|(line, reading)| OcrLine::new(reading, line.area)).collect();
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
-        let (width, height) = page.turn.turned_size(page.size());
-        let sides = (side(width), side(height));
-        let size = PageSize { number, width, height, turned: page.turn.degrees(), source: TextSource::Models };
-        DocumentPage::new(size, &lines, &self.fields, |area| page.turn.on_page(area, sides).within(sides))
+        ReadPage::new(number, page.turn.turned_size(page.size()), page.turn, TextSource::Models, lines)
     }
 
     /// A page by the lines of its text layer, which lie on it in pixels.
     pub fn page_of_text(
         &self,
         number: usize,
-        (width, height): (u32, u32),
+        size: (u32, u32),
         lines: impl Iterator<Item = (String, PageArea)>,
-    ) -> DocumentPage {
+    ) -> ReadPage {
         let lines: Vec<_> = lines.map(|(text, area)| OcrLine::even(&text, Quadrilateral::upright(area), 1.0)).collect();
-        let size = PageSize { number, width, height, turned: 0, source: TextSource::TextLayer };
-        DocumentPage::new(size, &lines, &self.fields, |area| area)
+        ReadPage::new(number, size, QuarterTurns::None, TextSource::TextLayer, lines)
+    }
+
+    /// The answer to a document.
+    pub fn results(&self, pages: &[ReadPage]) -> Result<Vec<Tensor>, PostprocessError> {
+        document::results(pages, &self.fields)
     }
 }
 
@@ -392,7 +393,10 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
         let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());
         read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));
     }
-    let answer = serde_json::to_value(reader.page(1, page.shape(), read)).unwrap_or_default();
+    let answer = reader.results(&[reader.page(1, page.shape(), read)]).ok();
+    let answer = answer.and_then(|results| Some(results.get(1)?.strings()?.next()?.to_vec())).unwrap_or_default();
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+    let answer = answer.pointer("/pages/0").cloned().unwrap_or_default();
     let sides = ["width", "height"].map(|side| answer.get(side).and_then(serde_json::Value::as_f64).unwrap_or(0.0));
     let corners = answer
         .get("lines")

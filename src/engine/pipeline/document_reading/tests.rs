@@ -1,9 +1,9 @@
-use super::document::PageSize;
 use super::steps::FoundLine;
 use super::*;
 use crate::backend::ModelPort;
 use crate::pipeline::ocr::geometry::{PageArea, Quadrilateral};
 use crate::pipeline::ocr::line::OcrLine;
+use crate::pipeline::ocr::page_turn::QuarterTurns;
 
 fn port(name: &str, shape: &[i64]) -> ModelPort {
     ModelPort { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
@@ -73,11 +73,10 @@ fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
     let page = |number: usize, left: f32| {
         let area = PageArea { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
         let line = OcrLine::even("Total 2.50", Quadrilateral::upright(area), 0.9);
-        let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::TextSource::Models };
-        let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
-        document::DocumentPage::new(size, &[line], &[field], |area| area)
+        document::ReadPage::new(number, (20, 9), QuarterTurns::None, document::TextSource::Models, vec![line])
     };
-    let results = document::results(vec![page(1, 1.0), page(2, 5.0)]).unwrap();
+    let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
+    let results = document::results(&[page(1, 1.0), page(2, 5.0)], &[field]).unwrap();
     let json = String::from_utf8(results[1].strings().unwrap().next().unwrap().to_vec()).unwrap();
     let outlines = document::outlines(&json).unwrap();
     let found: Vec<_> = outlines.iter().map(|outline| (outline.field.as_deref(), outline.corners[1])).collect();
@@ -88,7 +87,7 @@ fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
 #[test]
 fn words_that_are_missing_are_named() {
     let pipeline = bind(&parts(5), b"a\nb\nc\n").unwrap();
-    let results = document::results(Vec::new()).unwrap();
+    let results = document::results(&[], &[]).unwrap();
     let results: Vec<_> = results.iter().collect();
     let none = GoldenExpectation { label: None, min_score: None, detections: None, words: None };
     assert_eq!(pipeline.judge(&results, none), Ok(()));

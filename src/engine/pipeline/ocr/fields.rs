@@ -7,20 +7,45 @@
 //! * `fields/labels.rs` - words that name a value, however a model read them
 //! * `fields/digits.rs` - digits, and the letters that are read in their place
 //! * `fields/amount.rs`, `fields/date.rs`, `fields/identifiers.rs` - the forms of values
+//! * `fields/words.rs`, `fields/words.tsv` - what words say of the numbers around them
+//! * `fields/labelled_amount.rs` - the amounts of a document with what words say of them
+//! * `fields/origin.rs` - hints on the country
+//! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - what speaks for a value, and the choice by it
+//! * `fields/total.rs`, `fields/taxes.rs`, `fields/currency.rs`, `fields/document_date.rs`, `fields/document_number.rs`,
+//!   `fields/supplier.rs` - the values that are chosen so
 
 mod amount;
+mod candidate;
+mod currency;
 mod date;
 mod digits;
+mod document_date;
+mod document_number;
+mod evidence;
 mod identifiers;
+mod labelled_amount;
 mod labels;
+mod origin;
+mod registered_number;
 mod row_text;
+mod supplier;
+mod taxes;
+mod total;
 mod value;
+mod words;
+
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::candidate::FieldCandidate;
 pub use self::date::DayOrder;
+pub use self::evidence::Evidence;
+use self::labelled_amount::LabelledAmount;
 use self::labels::FieldLabel;
+use self::origin::Origin;
 use self::row_text::RowText;
+use self::words::RowWords;
 use super::geometry::{PageArea, Quadrilateral};
 use super::line::OcrLine;
 use super::order::RowOfLines;
@@ -45,6 +70,9 @@ pub struct DocumentFieldDeclaration {
     /// Takes a value without a label if no value with one is found.
     #[serde(default)]
     pub unlabelled: bool,
+    /// The least confidence of a value that is answered as sure, 0 to 1.
+    #[serde(default)]
+    pub threshold: f32,
     /// The order of day and month in dates such as 03/04/2026.
     #[serde(default)]
     pub day_order: DayOrder,
@@ -63,12 +91,46 @@ pub enum DocumentFieldPattern {
     VatId,
     /// Letters and digits without spaces, with at least one digit.
     Number,
+    /// The amount of a purchase with its taxes, by the sums of the document.
+    Total,
+    /// The same without taxes.
+    Net,
+    /// The taxes, by rate.
+    Tax,
+    /// The currency by ISO 4217.
+    Currency,
+    /// The name of the shop, or of who wrote the invoice.
+    Supplier,
+    /// The date of a document.
+    DocumentDate,
+    /// The day on which an invoice is due.
+    DueDate,
+    /// The number of an invoice or a receipt.
+    DocumentNumber,
 }
 
 impl DocumentFieldPattern {
     /// Set for values that a text next to them does not resemble by chance.
     fn is_checked(self) -> bool {
         matches!(self, Self::Iban | Self::VatId)
+    }
+
+    /// The name of its weights, if a value of this form is chosen by evidence: words that name it are known, and so
+    /// are those of the numbers around it.
+    pub fn by_evidence(self) -> Option<&'static str> {
+        match self {
+            Self::Amount | Self::Date | Self::Number => None,
+            Self::Iban => Some("iban"),
+            Self::VatId => Some("vat_id"),
+            Self::Total => Some("total"),
+            Self::Net => Some("net"),
+            Self::Tax => Some("tax"),
+            Self::Currency => Some("currency"),
+            Self::Supplier => Some("supplier"),
+            Self::DocumentDate => Some("document_date"),
+            Self::DueDate => Some("due_date"),
+            Self::DocumentNumber => Some("document_number"),
+        }
     }
 }
 
@@ -93,9 +155,12 @@ pub struct FoundDocumentField {
     pub value: ParsedFieldValue,
     /// The text on the page.
     pub text: String,
+    /// From 0.
+    pub page: usize,
+    /// On the page as it stands upright.
     #[serde(rename = "box")]
     pub area: Quadrilateral,
-    /// The confidence of the line that holds the value.
+    /// The probability that the value is right, if evidence chose it; else the confidence of its line.
     pub confidence: f32,
 }
 
@@ -105,31 +170,83 @@ const BELOW_HEIGHTS: f32 = 3.0;
 /// The rows below a label that are looked through.
 const ROWS_BELOW: usize = 3;
 
-/// A page in rows, ready for any number of fields.
+/// A value that is less likely is none.
+const LIKELY_MIN: f32 = 0.2;
+
+/// A document in rows, ready for any number of fields.
 #[derive(Debug)]
-pub struct PageTextRows<'p> {
+pub struct DocumentText<'p> {
     rows: Vec<RowText<'p>>,
+    words: Vec<RowWords>,
+    amounts: Vec<LabelledAmount>,
+    origin: Origin,
 }
 
-impl<'p> PageTextRows<'p> {
-    /// The rows of a page by the positions of its lines.
-    pub fn new(rows: &[RowOfLines], lines: &'p [OcrLine]) -> Self {
-        Self { rows: rows.iter().map(|row| RowText::new(row.iter().filter_map(|index| lines.get(*index)))).collect() }
+impl<'p> DocumentText<'p> {
+    /// The rows of all pages, each by the positions of its lines.
+    pub fn new<'r>(pages: impl IntoIterator<Item = (&'r [RowOfLines], &'p [OcrLine])>) -> Self {
+        let rows = pages.into_iter().enumerate().flat_map(|(page, (rows, lines))| {
+            rows.iter().map(move |row| RowText::new(page, row.iter().filter_map(|index| lines.get(*index))))
+        });
+        let rows: Vec<RowText<'p>> = rows.collect();
+        let words: Vec<RowWords> = rows.iter().map(words::meanings).collect();
+        let amounts = labelled_amount::of_rows(&rows, &words);
+        let origin = Origin::of(&rows, &amounts);
+        Self { rows, words, amounts, origin }
     }
 
-    /// The value of a field, if the page has one.
+    /// The values that may be those of a form which is chosen by evidence.
+    pub fn candidates(&self, pattern: DocumentFieldPattern) -> Vec<FieldCandidate> {
+        use DocumentFieldPattern as Pattern;
+        let Self { rows, words, amounts, origin } = self;
+        match pattern {
+            Pattern::Total => total::candidates(rows, amounts),
+            Pattern::Net => taxes::net_candidates(rows, amounts),
+            Pattern::Tax => taxes::tax_candidates(rows, amounts),
+            Pattern::Currency => currency::candidates(rows, amounts, origin),
+            Pattern::Supplier => supplier::candidates(rows, words),
+            Pattern::DocumentDate | Pattern::DueDate => document_date::candidates(rows, words, origin),
+            Pattern::DocumentNumber => document_number::candidates(rows, words, amounts),
+            Pattern::Iban => registered_number::iban_candidates(rows, words),
+            Pattern::VatId => registered_number::vat_candidates(rows, words),
+            Pattern::Amount | Pattern::Date | Pattern::Number => Vec::new(),
+        }
+    }
+
+    /// The value of a field, if the document has one.
     pub fn find(&self, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
+        if let Some(weights) = field.by_evidence() {
+            let candidates = self.candidates(field.pattern);
+            let (index, confidence) = evidence::likeliest(weights, candidates.iter().map(|found| &found.evidence))?;
+            let chosen = candidates.into_iter().nth(index).filter(|_| confidence >= LIKELY_MIN)?;
+            return self.found(chosen.row, &chosen.chars, chosen.value, Some(confidence));
+        }
         let matches: Vec<Vec<FieldMatch>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
         let mut candidates = self.labelled(field, &matches);
         if candidates.is_empty() && (field.unlabelled || field.labels.is_empty()) {
             let all = matches.iter().enumerate().flat_map(|(row, found)| found.iter().map(move |found| (row, found)));
             candidates.extend(all.map(|(row, found)| LabelledMatch { row, found: found.clone(), distance: 0.0 }));
         }
+        // A field is that of the first page which has it.
+        let page = |candidate: &LabelledMatch| self.rows.get(candidate.row).map(RowText::page);
+        let first = candidates.iter().map(page).min()?;
+        candidates.retain(|candidate| page(candidate) == first);
         let chosen = choose(field.choose, candidates)?;
-        let row = self.rows.get(chosen.row)?;
-        let (area, confidence) = row.place(&chosen.found.chars)?;
-        let text = row.text(&chosen.found.chars);
-        Some(FoundDocumentField { value: chosen.found.value, text, area, confidence })
+        self.found(chosen.row, &chosen.found.chars, chosen.found.value, None)
+    }
+
+    /// A field by the place of its value. Without a probability its confidence is that of its line.
+    fn found(
+        &self,
+        row: usize,
+        chars: &Range<usize>,
+        value: ParsedFieldValue,
+        probability: Option<f32>,
+    ) -> Option<FoundDocumentField> {
+        let row = self.rows.get(row)?;
+        let (area, confidence) = row.place(chars)?;
+        let confidence = probability.unwrap_or(confidence);
+        Some(FoundDocumentField { value, text: row.text(chars), page: row.page(), area, confidence })
     }
 
     /// The values next to a label, or else below it.
@@ -158,8 +275,9 @@ impl<'p> PageTextRows<'p> {
     /// The values of the next row below a label that has any there.
     fn below(&self, row: usize, label: &PageArea, matches: &[Vec<FieldMatch>]) -> Vec<LabelledMatch> {
         let height = label.height().max(1.0);
+        let page = self.rows.get(row).map(RowText::page);
         let next = self.rows.iter().zip(matches).enumerate().skip(row + 1).take(ROWS_BELOW);
-        for (index, (row, found)) in next {
+        for (index, (row, found)) in next.filter(|(_, (row, _))| Some(row.page()) == page) {
             let candidate = |found: &FieldMatch| {
                 let area = row.place(&found.chars)?.0.bounds();
                 let gap = area.top - label.bottom;
@@ -177,6 +295,12 @@ impl<'p> PageTextRows<'p> {
 }
 
 impl DocumentFieldDeclaration {
+    /// The name of its weights, if its value is chosen by evidence: account and tax numbers with labels of their own are
+    /// chosen by these.
+    fn by_evidence(&self) -> Option<&'static str> {
+        self.pattern.by_evidence().filter(|_| self.labels.is_empty() || !self.pattern.is_checked())
+    }
+
     /// The values of the field's form in a row, from a character on that begins a word.
     fn matches(&self, row: &RowText<'_>, start: usize) -> Vec<FieldMatch> {
         let chars = row.chars().get(start..).unwrap_or_default();
@@ -192,6 +316,7 @@ impl DocumentFieldDeclaration {
                 };
                 identifiers::numbers(chars).into_iter().filter(|found| !is_of_date(found)).collect()
             }
+            _ => Vec::new(),
         };
         let on_row =
             |found: FieldMatch| FieldMatch { chars: start + found.chars.start..start + found.chars.end, ..found };
@@ -214,7 +339,7 @@ impl LabelledMatch {
     }
 
     fn size(&self) -> i64 {
-        if let ParsedFieldValue::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
+        if let ParsedFieldValue::Amount(amount) = &self.found.value { amount.thousandths() } else { 0 }
     }
 }
 

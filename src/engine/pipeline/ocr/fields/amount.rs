@@ -12,43 +12,61 @@ const DIGITS_MAX: usize = 12;
 /// Signs and codes of currencies. Those that several countries share have no code.
 const CURRENCIES: &[(&str, Option<&str>)] = &[
     ("€", Some("EUR")),
-    ("EUR", Some("EUR")),
     ("Euro", Some("EUR")),
     ("$", Some("USD")),
-    ("USD", Some("USD")),
     ("US$", Some("USD")),
-    ("CAD", Some("CAD")),
-    ("AUD", Some("AUD")),
+    ("A$", Some("AUD")),
+    ("AU$", Some("AUD")),
+    ("C$", Some("CAD")),
+    ("CA$", Some("CAD")),
+    ("NZ$", Some("NZD")),
+    ("S$", Some("SGD")),
+    ("HK$", Some("HKD")),
+    ("NT$", Some("TWD")),
+    ("R$", Some("BRL")),
     ("£", Some("GBP")),
-    ("GBP", Some("GBP")),
-    ("CHF", Some("CHF")),
     ("SFr.", Some("CHF")),
     ("Fr.", Some("CHF")),
-    ("PLN", Some("PLN")),
     ("zł", Some("PLN")),
-    ("CZK", Some("CZK")),
     ("Kč", Some("CZK")),
-    ("HUF", Some("HUF")),
     ("Ft", Some("HUF")),
-    ("SEK", Some("SEK")),
-    ("NOK", Some("NOK")),
-    ("DKK", Some("DKK")),
     ("kr.", None),
     ("kr", None),
-    ("RON", Some("RON")),
-    ("JPY", Some("JPY")),
     ("¥", Some("JPY")),
-    ("CNY", Some("CNY")),
-    ("INR", Some("INR")),
     ("Rs.", Some("INR")),
     ("Rs", Some("INR")),
     ("₹", Some("INR")),
-    ("IDR", Some("IDR")),
     ("Rp", Some("IDR")),
+    ("Rp.", Some("IDR")),
     ("RM", Some("MYR")),
-    ("MYR", Some("MYR")),
-    ("SGD", Some("SGD")),
+    ("฿", Some("THB")),
+    ("Baht", Some("THB")),
+    ("₱", Some("PHP")),
+    ("₩", Some("KRW")),
+    ("₫", Some("VND")),
+    ("₪", Some("ILS")),
+    ("NIS", Some("ILS")),
+    ("₺", Some("TRY")),
+    ("TL", Some("TRY")),
+    ("₽", Some("RUB")),
+    ("₴", Some("UAH")),
+    ("Dhs", Some("AED")),
+    ("Dhs.", Some("AED")),
+    ("L.E.", Some("EGP")),
+    ("L.E", Some("EGP")),
+    ("LE", Some("EGP")),
+    ("KD", Some("KWD")),
 ];
+
+/// Codes of ISO 4217 that are taken as they are.
+const CODES: &[&str] = &[
+    "AED", "AUD", "BGN", "BHD", "BRL", "CAD", "CHF", "CNY", "CZK", "DKK", "EGP", "EUR", "GBP", "HKD", "HUF", "IDR",
+    "ILS", "INR", "ISK", "JOD", "JPY", "KRW", "KWD", "LBP", "MAD", "MXN", "MYR", "NOK", "NZD", "OMR", "PHP", "PKR",
+    "PLN", "QAR", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TND", "TRY", "TWD", "UAH", "USD", "VND", "ZAR",
+];
+
+/// The currencies with three decimals.
+const THREE_DECIMALS: &[&str] = &["BHD", "JOD", "KWD", "OMR", "TND"];
 
 /// Letters that are read in place of a sign that the model does not know. Directly at a number with decimals, they may
 /// be one.
@@ -56,6 +74,12 @@ const SIGN_LOOKALIKES: &[char] = &['E', 'C', 'e', 'c', 'f', 'L'];
 
 /// The amounts of a row.
 pub(super) fn amounts(chars: &[char]) -> Vec<FieldMatch> {
+    let amounts = found(chars, false).into_iter();
+    amounts.map(|(chars, amount)| FieldMatch { chars, value: ParsedFieldValue::Amount(amount) }).collect()
+}
+
+/// The amounts of a row, each with its place. `with_integers`: numbers without decimals and currency as well.
+pub(super) fn found(chars: &[char], with_integers: bool) -> Vec<(Range<usize>, MoneyAmount)> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < chars.len() {
@@ -64,9 +88,7 @@ pub(super) fn amounts(chars: &[char]) -> Vec<FieldMatch> {
             continue;
         };
         at = number.chars.end;
-        if let Some((chars, amount)) = number.amount(chars) {
-            found.push(FieldMatch { chars, value: ParsedFieldValue::Amount(amount) });
-        }
+        found.extend(number.amount(chars, with_integers));
     }
     found
 }
@@ -77,6 +99,8 @@ struct AmountNumber {
     chars: Range<usize>,
     units: i64,
     decimals: u8,
+    /// The last group of three digits stands behind the only point: decimals of some currencies.
+    may_have_three_decimals: bool,
     /// The first character is a letter in place of a digit.
     begins_with_letter: bool,
 }
@@ -84,6 +108,9 @@ struct AmountNumber {
 impl AmountNumber {
     /// The number that begins here.
     fn at(chars: &[char], start: usize) -> Option<Self> {
+        if chars.get(start) == Some(&'.') {
+            return Self::without_whole(chars, start);
+        }
         let before = start.checked_sub(1).and_then(|before| chars.get(before));
         // Within a word, within a number, or behind its separator.
         if before.is_some_and(char::is_ascii_digit) || is_fraction(chars, start) {
@@ -93,14 +120,35 @@ impl AmountNumber {
         if first.is_empty() {
             return None;
         }
+        let begins_with_letter = chars.get(start).is_some_and(|char| digit(*char).is_none());
+        // The D of "AED 105.00" is none.
+        if begins_with_letter && before.is_some_and(|before| before.is_alphabetic()) {
+            return None;
+        }
         let mut end = start + first.len();
         let (mut digits, mut decimals) = (first.clone(), 0);
         let mut is_grouped = true;
+        let mut may_have_three_decimals = false;
         while let Some((group, sure_of_group, group_end, is_point)) = next_group(chars, end) {
-            let is_thousand = group.len() == 3 && is_grouped && first.len() <= 3;
+            // "157 314.00" are two numbers: who divides thousands by spaces writes a comma before the decimals.
+            let is_space = chars.get(end) == Some(&' ') && !matches!(chars.get(end + 1), Some('.' | ','));
+            if is_space && chars.get(group_end) == Some(&'.') {
+                break;
+            }
+            // "O 105": a word, and a number.
+            if begins_with_letter && first.len() == 1 && chars.get(end) == Some(&' ') {
+                break;
+            }
+            let is_lakh = group.len() == 2
+                && first.len() <= 2
+                && chars.get(end) == Some(&',')
+                && ends_in_thousand(chars, group_end);
+            let is_thousand = is_lakh || (group.len() == 3 && is_grouped && first.len() <= 3);
             let is_last = next_group(chars, group_end).is_none();
             if is_point && group.len() == 2 && is_last {
                 decimals = 2;
+            } else if is_point && group.len() == 1 && is_last && sure_of_group == 1 {
+                decimals = 1;
             } else if !is_thousand {
                 // Of a date, a time, a version: no amount at all. Behind a space, another number.
                 if is_point {
@@ -109,6 +157,9 @@ impl AmountNumber {
                 break;
             }
             is_grouped = decimals == 0;
+            may_have_three_decimals = group.len() == 3
+                && chars.get(end) == Some(&'.')
+                && !chars.get(start..end).is_some_and(|before| before.contains(&'.'));
             digits.extend(&group);
             sure += sure_of_group;
             end = group_end;
@@ -122,12 +173,26 @@ impl AmountNumber {
             return None;
         }
         let units = digits.iter().fold(0_i64, |units, digit| units * 10 + i64::from(*digit));
-        let begins_with_letter = chars.get(start).is_some_and(|char| digit(*char).is_none());
-        Some(Self { chars: start..end, units, decimals, begins_with_letter })
+        Some(Self { chars: start..end, units, decimals, may_have_three_decimals, begins_with_letter })
+    }
+
+    /// Less than one, as in ".82".
+    fn without_whole(chars: &[char], start: usize) -> Option<Self> {
+        let before = start.checked_sub(1).and_then(|before| chars.get(before));
+        let (digits, sure) = run(chars, start + 1, 3);
+        let is_alone = before.is_none_or(|before| matches!(*before, ' ' | '$' | '-' | super::row_text::GAP));
+        let units = digits.iter().fold(0_i64, |units, digit| units * 10 + i64::from(*digit));
+        (is_alone && digits.len() == 2 && sure == 2).then(|| Self {
+            chars: start..start + 3,
+            units,
+            decimals: 2,
+            may_have_three_decimals: false,
+            begins_with_letter: false,
+        })
     }
 
     /// The amount with its currency and sign, and the place of all.
-    fn amount(&self, chars: &[char]) -> Option<(Range<usize>, MoneyAmount)> {
+    fn amount(&self, chars: &[char], with_integers: bool) -> Option<(Range<usize>, MoneyAmount)> {
         let before = chars.get(..self.chars.start)?;
         let behind = chars.get(self.chars.end..)?;
         if behind.iter().find(|char| **char != ' ').is_some_and(|char| *char == '%') {
@@ -155,7 +220,10 @@ impl AmountNumber {
             || (trailing.is_none()
                 && touches(behind.first())
                 && !((is_sign_behind || is_code(behind)) && self.decimals > 0));
-        if is_inside || (self.decimals == 0 && !has_currency) || (self.begins_with_letter && self.decimals == 0) {
+        let is_whole = self.decimals == 0;
+        // "1.5" is a quantity, "$ 1.5" an amount.
+        let needs_currency = (is_whole && !with_integers) || self.decimals == 1;
+        if is_inside || (needs_currency && !has_currency) || (self.begins_with_letter && is_whole) {
             return None;
         }
 
@@ -168,8 +236,10 @@ impl AmountNumber {
         let named = |found: Option<(usize, Option<&'static str>)>| found.and_then(|(_, code)| code);
         // Yen have no decimals: the sign is another one, of a currency that the model does not know.
         let currency = named(leading).or(named(trailing)).filter(|code| *code != "JPY" || self.decimals == 0);
+        let has_three = self.may_have_three_decimals && currency.is_some_and(|code| THREE_DECIMALS.contains(&code));
+        let decimals = if has_three { 3 } else { self.decimals };
         let units = if is_negative { -self.units } else { self.units };
-        Some((leading_start..trailing_end, MoneyAmount { units, decimals: self.decimals, currency }))
+        Some((leading_start..trailing_end, MoneyAmount { units, decimals, currency }))
     }
 }
 
@@ -202,16 +272,49 @@ fn next_group(chars: &[char], at: usize) -> Option<(Vec<u8>, usize, usize, bool)
     (!group.is_empty()).then_some((group, sure, start, is_point))
 }
 
-/// True for two or three capitals and no more letters: the misread code of a currency, such as "UR".
+/// Returns true if groups of two digits, and at last one of three, follow: "6,00,000".
+fn ends_in_thousand(chars: &[char], at: usize) -> bool {
+    match next_group(chars, at) {
+        Some((group, _, end, _)) if chars.get(at) == Some(&',') => {
+            group.len() == 3 || (group.len() == 2 && ends_in_thousand(chars, end))
+        }
+        _ => false,
+    }
+}
+
+/// True for up to three capitals and no more letters: the misread code of a currency, such as "UR", or that of a tax.
 fn is_code(chars: &[char]) -> bool {
     let capitals = chars.iter().take_while(|char| char.is_ascii_uppercase()).count();
-    (2..=3).contains(&capitals) && !chars.get(capitals).is_some_and(|next| next.is_alphanumeric())
+    (1..=3).contains(&capitals) && !chars.get(capitals).is_some_and(|next| next.is_alphanumeric())
 }
 
 /// Returns true if a separator and a digit are right before.
 fn is_fraction(chars: &[char], start: usize) -> bool {
     let before = chars.get(..start).unwrap_or_default();
     matches!(before, [.., digit, '.' | ',' | '\''] if digit.is_ascii_digit())
+}
+
+/// Currencies that stand in a text as a word: their codes, and signs that no word resembles.
+pub(super) fn currencies_alone(chars: &[char]) -> Vec<(Range<usize>, &'static str)> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    for (end, char) in chars.iter().enumerate().chain([(chars.len(), &' ')]) {
+        let is_sign = !char.is_alphanumeric() && !char.is_ascii();
+        if let Some((_, Some(code))) = CURRENCIES.iter().find(|(name, _)| is_sign && name.chars().eq([*char])) {
+            found.push((end..end + 1, *code));
+        }
+        if char.is_alphanumeric() {
+            continue;
+        }
+        let word: String = chars.get(start..end).unwrap_or_default().iter().collect();
+        if let Some(code) = CODES.iter().find(|code| **code == word) {
+            found.push((start..end, *code));
+        } else if word == "RM" {
+            found.push((start..end, "MYR"));
+        }
+        start = end + 1;
+    }
+    found
 }
 
 /// Returns true if a currency begins here.
@@ -243,14 +346,20 @@ fn currency_at_end(chars: &[char]) -> Option<(usize, Option<&'static str>)> {
         let begins = is_code
             || !name.first()?.is_alphabetic()
             || !start.checked_sub(1).and_then(|before| rest.get(before)).is_some_and(|before| before.is_alphabetic());
-        (is_here && begins).then_some(space + name.len())
+        // "X$" is the sign of another country.
+        let is_whole_sign = *name.first()? != '$'
+            || !start
+                .checked_sub(1)
+                .is_some_and(|before| rest.get(before).is_some_and(|before| before.is_alphabetic()));
+        (is_here && begins && is_whole_sign).then_some(space + name.len())
     })
 }
 
 fn longest(length: impl Fn(&[char]) -> Option<usize>) -> Option<(usize, Option<&'static str>)> {
-    let found = CURRENCIES.iter().filter_map(|(name, code)| {
+    let names = CURRENCIES.iter().copied().chain(CODES.iter().map(|code| (*code, Some(*code))));
+    let found = names.filter_map(|(name, code)| {
         let name: Vec<char> = name.chars().collect();
-        Some((length(&name)?, *code))
+        Some((length(&name)?, code))
     });
     found.max_by_key(|(length, _)| *length)
 }

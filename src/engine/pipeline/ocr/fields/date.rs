@@ -48,18 +48,38 @@ const WEEKDAYS: [&[&str]; 7] = [
 /// Words and endings between the parts of a date.
 const BETWEEN: &[&str] = &["de", "del", "of", "den", "st", "nd", "rd", "th", "er"];
 
+/// A date in a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundDate {
+    pub(super) chars: Range<usize>,
+    /// `YYYY-MM-DD`
+    pub(super) date: String,
+    /// The same with day and month exchanged, if nothing at the date decides their order.
+    pub(super) exchanged: Option<String>,
+    /// The sign between the parts, if they are in digits.
+    pub(super) sign: Option<char>,
+    /// The year has four digits.
+    pub(super) has_century: bool,
+}
+
 /// The dates of a row.
 pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<FieldMatch> {
+    let dates = found(chars, order).into_iter();
+    dates.map(|found| FieldMatch { chars: found.chars, value: ParsedFieldValue::Text(found.date) }).collect()
+}
+
+/// The dates of a row, with what is in doubt about them.
+pub(super) fn found(chars: &[char], order: DayOrder) -> Vec<FoundDate> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < chars.len() {
         let date = if is_start(chars, at) { date_at(chars, at, order) } else { None };
-        let Some((end, date)) = date else {
+        let Some(date) = date else {
             at += 1;
             continue;
         };
-        found.push(FieldMatch { chars: at..end, value: ParsedFieldValue::Text(date) });
-        at = end;
+        at = date.chars.end;
+        found.push(date);
     }
     found
 }
@@ -71,7 +91,10 @@ fn is_start(chars: &[char], at: usize) -> bool {
         && !matches!(before, [.., digit, '.' | '/' | '-'] if digit.is_ascii_digit())
 }
 
-fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, String)> {
+fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<FoundDate> {
+    if let Some(date) = compact_date_at(chars, start) {
+        return Some(date);
+    }
     let mut parts: Vec<(DatePart, Range<usize>)> = Vec::new();
     let mut at = start;
     while parts.len() < 3 {
@@ -97,29 +120,39 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
     let separator = |one: &Range<usize>, other: &Range<usize>| {
         chars.get(one.end..other.start).and_then(|between| between.iter().find(|char| **char != ' ')).copied()
     };
+    let (mut may_be_exchanged, mut sign) = (false, None);
+    let has_century =
+        matches!(first, DatePart::Number { length: 4, .. }) || matches!(third, DatePart::Number { length: 4, .. });
     let (day, month, year) = match (*first, *second, *third) {
         (
             DatePart::Number { value: year, length: 4 },
             DatePart::Number { value: month, .. },
             DatePart::Number { value: day, length: 1..=2 },
-        ) => (day, month, year),
+        ) => {
+            sign = separator(first_at, second_at);
+            (day, month, year)
+        }
         (
             DatePart::Number { value: one, length: 1..=2 },
             DatePart::Number { value: other, length: 1..=2 },
             DatePart::Number { value: year, length },
         ) => {
             // The same sign must occur twice: "1 2.50" is no date.
-            let sign = separator(first_at, second_at)?;
-            if separator(second_at, third_at) != Some(sign) {
+            let between = separator(first_at, second_at)?;
+            if separator(second_at, third_at) != Some(between) {
                 return None;
             }
+            sign = Some(between);
             let year = full_year(year, length)?;
             let is_month_first = match weekday_before(chars, start) {
                 // A day of the week that fits only one order decides.
                 Some(named) if is_on(named, one, other, year) != is_on(named, other, one, year) => {
                     is_on(named, other, one, year)
                 }
-                _ => other > 12 || (order == DayOrder::MonthFirst && sign == '/' && one <= 12),
+                _ => {
+                    may_be_exchanged = one != other && matches!(between, '/' | '-');
+                    other > 12 || (order == DayOrder::MonthFirst && between == '/' && one <= 12)
+                }
             };
             let (day, month) = if is_month_first { (other, one) } else { (one, other) };
             (day, month, year)
@@ -136,8 +169,23 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
         ) => (day, month, full_year(year, length)?),
         _ => return None,
     };
-    let date = is_date(day, month, year).then(|| format!("{year:04}-{month:02}-{day:02}"))?;
-    Some((at, date))
+    let date = written(day, month, year)?;
+    let exchanged = if may_be_exchanged { written(month, day, year) } else { None };
+    Some(FoundDate { chars: start..at, date, exchanged, sign, has_century })
+}
+
+fn written(day: u32, month: u32, year: u32) -> Option<String> {
+    is_date(day, month, year).then(|| format!("{year:04}-{month:02}-{day:02}"))
+}
+
+/// A date without signs: `20260314`.
+fn compact_date_at(chars: &[char], start: usize) -> Option<FoundDate> {
+    let length = chars.get(start..)?.iter().take_while(|char| char.is_ascii_digit()).count();
+    let goes_on = chars.get(start + length).is_some_and(|next| next.is_alphanumeric() && *next != 'T');
+    let (digits, _) = run(chars, start, 8);
+    let (year, month, day) = (number(digits.get(..4)?)?, number(digits.get(4..6)?)?, number(digits.get(6..8)?)?);
+    let date = written(day, month, year).filter(|_| length == 8 && !goes_on && (2000..2080).contains(&year))?;
+    Some(FoundDate { chars: start..start + 8, date, exchanged: None, sign: None, has_century: true })
 }
 
 /// A part of a date.
@@ -167,7 +215,9 @@ fn part_at(chars: &[char], at: usize) -> Option<(DatePart, usize)> {
 /// The last part of a date behind which a time begins without a space: "2026-11-2414:35".
 fn before_time(chars: &[char], at: usize, first: DatePart) -> Option<(DatePart, usize)> {
     let begins_with_year = matches!(first, DatePart::Number { length: 4, .. });
-    let length = if begins_with_year { 2 } else { 4 };
+    // "21.04.2009:14" is a year of two digits with a time.
+    let is_short = time_at(chars, at + 2).is_some_and(|end| end == at + 7) && chars.get(at + 4) == Some(&':');
+    let length = if begins_with_year || is_short { 2 } else { 4 };
     let digits: Vec<u8> = chars.get(at..at + length)?.iter().map(|char| digit(*char)).collect::<Option<_>>()?;
     time_at(chars, at + length)?;
     Some((DatePart::Number { value: number(&digits)?, length }, at + length))

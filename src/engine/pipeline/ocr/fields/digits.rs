@@ -20,7 +20,12 @@ pub(super) fn likely_digit(char: char) -> Option<u8> {
 /// A run of likely digits from `start` on: the digits, and the number of them that were read as digits. At most `most`.
 pub(super) fn run(chars: &[char], start: usize, most: usize) -> (Vec<u8>, usize) {
     let rest = chars.get(start..).unwrap_or_default();
-    let digits: Vec<u8> = rest.iter().map_while(|char| likely_digit(*char)).take(most).collect();
+    let mut digits: Vec<u8> = rest.iter().map_while(|char| likely_digit(*char)).take(most).collect();
+    // The D of "12.50DKK" begins a word.
+    if digits.len() < most && rest.get(digits.len()).is_some_and(|next| next.is_alphabetic()) {
+        let word = rest.iter().take(digits.len()).rev().take_while(|char| char.is_alphabetic()).count();
+        digits.truncate(digits.len() - word);
+    }
     let sure = rest.iter().take(digits.len()).filter(|char| digit(**char).is_some()).count();
     (digits, sure)
 }

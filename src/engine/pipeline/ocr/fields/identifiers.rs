@@ -6,44 +6,98 @@ use super::digits::{digit, likely_digit};
 use super::row_text::GAP;
 use super::value::{FieldMatch, ParsedFieldValue};
 
-/// Countries with the lengths of their account numbers (ISO 13616), and whether all characters behind the country are
-/// digits.
+/// Countries with the lengths of their account numbers (ISO 13616, SWIFT's registry), and whether all characters behind
+/// the country are digits.
 const IBANS: &[(&str, usize, bool)] = &[
     ("AD", 24, false),
+    ("AE", 23, true),
+    ("AL", 28, false),
     ("AT", 20, true),
+    ("AZ", 28, false),
+    ("BA", 20, true),
     ("BE", 16, true),
     ("BG", 22, false),
+    ("BH", 22, false),
+    ("BI", 27, true),
+    ("BR", 29, false),
+    ("BY", 28, false),
     ("CH", 21, false),
+    ("CR", 22, true),
     ("CY", 28, false),
     ("CZ", 24, true),
     ("DE", 22, true),
+    ("DJ", 27, true),
     ("DK", 18, true),
+    ("DO", 28, false),
     ("EE", 20, true),
+    ("EG", 29, true),
     ("ES", 24, true),
     ("FI", 18, true),
+    ("FK", 18, false),
+    ("FO", 18, true),
     ("FR", 27, false),
     ("GB", 22, false),
+    ("GE", 22, false),
+    ("GI", 23, false),
+    ("GL", 18, true),
     ("GR", 27, false),
+    ("GT", 28, false),
+    ("HN", 28, false),
     ("HR", 21, true),
     ("HU", 28, true),
     ("IE", 22, false),
+    ("IL", 23, true),
+    ("IQ", 23, false),
     ("IS", 26, true),
     ("IT", 27, false),
+    ("JO", 30, false),
+    ("KW", 30, false),
+    ("KZ", 20, false),
+    ("LB", 28, false),
+    ("LC", 32, false),
     ("LI", 21, false),
     ("LT", 20, true),
     ("LU", 20, false),
     ("LV", 21, false),
+    ("LY", 25, true),
     ("MC", 27, false),
+    ("MD", 24, false),
+    ("ME", 22, true),
+    ("MK", 19, false),
+    ("MN", 20, true),
+    ("MR", 27, true),
     ("MT", 31, false),
+    ("MU", 30, false),
+    ("NI", 28, false),
     ("NL", 18, false),
     ("NO", 15, true),
+    ("OM", 23, false),
+    ("PK", 24, false),
     ("PL", 28, true),
+    ("PS", 29, false),
     ("PT", 25, true),
+    ("QA", 29, false),
     ("RO", 24, false),
+    ("RS", 22, true),
+    ("RU", 33, false),
+    ("SA", 24, false),
+    ("SC", 31, false),
+    ("SD", 18, true),
     ("SE", 24, true),
     ("SI", 19, true),
     ("SK", 24, true),
     ("SM", 27, false),
+    ("SO", 23, true),
+    ("ST", 25, true),
+    ("SV", 28, false),
+    ("TL", 23, true),
+    ("TN", 24, true),
+    ("TR", 26, false),
+    ("UA", 29, false),
+    ("VA", 22, true),
+    ("VG", 24, false),
+    ("XK", 20, true),
+    ("YE", 30, false),
 ];
 
 /// Countries with the lengths of their tax numbers behind the country, and the positions that may be letters (the
@@ -116,6 +170,116 @@ pub(super) fn vat_ids(chars: &[char]) -> Vec<FieldMatch> {
             is_long_enough.then(|| (start..end, format!("{country}{body}")))
         })
     })
+}
+
+/// Tax numbers in the forms of single countries: of India, the Emirates, Saudi Arabia, Switzerland and Australia; behind
+/// a label also digits without a country. Each with whether its form has a country, and its check digit if that is known.
+pub(super) fn national_tax_numbers(
+    chars: &[char],
+    is_labelled: bool,
+) -> Vec<(Range<usize>, String, bool, Option<bool>)> {
+    let mut all = Vec::new();
+    let found = found(chars, |start| {
+        let (characters, end) = (8..=15).rev().find_map(|count| characters(chars, start, count))?;
+        let text: String = characters.iter().map(char::to_ascii_uppercase).collect();
+        let is_digits = text.chars().all(|char| char.is_ascii_digit());
+        let is_indian = is_gstin(&text);
+        let is_swiss =
+            text.len() == 12 && text.starts_with("CHE") && text.chars().skip(3).all(|char| char.is_ascii_digit());
+        let is_gulf =
+            is_digits && text.len() == 15 && (text.starts_with("10") || (text.starts_with('3') && text.ends_with('3')));
+        // A bare number is one of many things: only right behind its label.
+        let is_first =
+            chars.get(..start).is_some_and(|before| before.iter().filter(|char| char.is_alphanumeric()).count() <= 4);
+        (is_indian || is_swiss || is_gulf || (is_labelled && is_first && is_digits)).then_some((start..end, text))
+    });
+    for FieldMatch { chars, value } in found {
+        let ParsedFieldValue::Text(text) = value else { continue };
+        let digits: Vec<u32> = text.chars().filter_map(|char| char.to_digit(10)).collect();
+        let (has_country, check) = match text.len() {
+            12 if text.starts_with("CHE") => (true, Some(is_swiss_number(&digits))),
+            15 => (true, None),
+            11 if is_australian_number(&digits) => (false, Some(true)),
+            11 => (false, Some(is_luhn(&digits))),
+            9 if is_british_number(&digits) => (false, Some(true)),
+            _ => (false, None),
+        };
+        all.push((chars, text, has_country, check));
+    }
+    all
+}
+
+/// 22AAAAA0000A1Z5: the state, the number of the company, and Z before the check digit.
+fn is_gstin(text: &str) -> bool {
+    let form = "ddaaaaadddda*Z*";
+    text.len() == form.len()
+        && text.chars().zip(form.chars()).all(|(char, form)| match form {
+            'd' => char.is_ascii_digit(),
+            'a' => char.is_ascii_uppercase(),
+            '*' => char.is_ascii_alphanumeric(),
+            form => char == form,
+        })
+}
+
+/// Compares the check digit of a tax number with its country, where the rule is known.
+pub(super) fn is_checked_vat_id(text: &str) -> Option<bool> {
+    let digits: Vec<u32> = text.chars().filter_map(|char| char.to_digit(10)).collect();
+    match text.get(..2)? {
+        "DE" => Some(is_german_number(&digits)),
+        "IT" => Some(is_luhn(&digits)),
+        "GB" => Some(is_british_number(digits.get(..9)?)),
+        _ => None,
+    }
+}
+
+/// ISO 7064, modulo 11 and 10.
+fn is_german_number(digits: &[u32]) -> bool {
+    let Some((check, digits)) = digits.split_last().filter(|(_, digits)| digits.len() == 8) else { return false };
+    let product = digits.iter().fold(10, |product, digit| {
+        let sum = (digit + product) % 10;
+        2 * if sum == 0 { 10 } else { sum } % 11
+    });
+    (11 - product) % 10 == *check
+}
+
+/// The sum with every second digit doubled, from the right (ISO/IEC 7812-1).
+fn is_luhn(digits: &[u32]) -> bool {
+    let doubled = |digit: u32| if digit > 4 { 2 * digit - 9 } else { 2 * digit };
+    let sum: u32 = digits
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(index, digit)| if index % 2 == 1 { doubled(*digit) } else { *digit })
+        .sum();
+    digits.len() == 11 && sum.is_multiple_of(10)
+}
+
+/// Modulo 97, in the older and the newer form.
+fn is_british_number(digits: &[u32]) -> bool {
+    let (Some(first), Some(last)) = (digits.get(..7), digits.get(7..9)) else { return false };
+    let sum: u32 = first.iter().zip((2..=8).rev()).map(|(digit, weight)| digit * weight).sum();
+    let check = last.iter().fold(0, |check, digit| check * 10 + digit);
+    digits.len() == 9 && ((sum + check).is_multiple_of(97) || (sum + check + 55).is_multiple_of(97))
+}
+
+/// Modulo 89, with one less of the first digit.
+fn is_australian_number(digits: &[u32]) -> bool {
+    const WEIGHTS: [u32; 11] = [10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19];
+    let digits =
+        digits.iter().enumerate().map(|(index, digit)| if index == 0 { digit.saturating_sub(1) } else { *digit });
+    let digits: Vec<u32> = digits.collect();
+    digits.len() == WEIGHTS.len()
+        && digits.iter().zip(WEIGHTS).map(|(digit, weight)| digit * weight).sum::<u32>() % 89 == 0
+}
+
+/// Modulo 11.
+fn is_swiss_number(digits: &[u32]) -> bool {
+    const WEIGHTS: [u32; 8] = [5, 4, 3, 2, 7, 6, 5, 4];
+    let Some((check, digits)) = digits.split_last().filter(|(_, digits)| digits.len() == WEIGHTS.len()) else {
+        return false;
+    };
+    let sum: u32 = digits.iter().zip(WEIGHTS).map(|(digit, weight)| digit * weight).sum();
+    (11 - sum % 11) % 11 == *check
 }
 
 /// The numbers of a row: letters and digits, with signs between them.

@@ -1,20 +1,76 @@
 //! Words that name a value, however a model read them: without accents, spaces and signs, and with letters that look
 //! alike counted as one.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use super::row_text::RowText;
+use super::row_text::{GAP, RowText};
 
 /// A label in the form in which it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FieldLabel(Vec<char>);
 
 impl FieldLabel {
+    pub(super) fn new(label: &str) -> Self {
+        Self(label.chars().flat_map(folded).map(lookalike).collect())
+    }
+
+    /// The place of the label if it is these letters, and a word.
+    fn place_at(&self, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Option<Range<usize>> {
+        let is_equal = letters.iter().map(|(_, letter)| letter).eq(&self.0);
+        let place = is_equal.then(|| Some(letters.first()?.0..letters.last()?.0 + 1)).flatten()?;
+        is_word(&place, chars, may_be_joined).then_some(place)
+    }
+
     /// The labels of a list that have any letter.
     pub(super) fn all(labels: &[String]) -> Vec<Self> {
-        let folded = labels.iter().map(|label| Self(label.chars().flat_map(folded).map(lookalike).collect()));
-        folded.filter(|label| !label.0.is_empty()).collect()
+        labels.iter().map(|label| Self::new(label)).filter(|label| !label.0.is_empty()).collect()
     }
+}
+
+/// Labels with what they stand for, by their first letter.
+#[derive(Debug)]
+pub(super) struct LabelIndex<T>(HashMap<char, Vec<(FieldLabel, T)>>);
+
+impl<T: Copy> LabelIndex<T> {
+    pub(super) fn new<'l>(labels: impl Iterator<Item = (&'l str, T)>) -> Self {
+        let mut index: HashMap<char, Vec<(FieldLabel, T)>> = HashMap::new();
+        for (label, meaning) in labels {
+            let label = FieldLabel::new(label);
+            if let Some(first) = label.0.first() {
+                index.entry(*first).or_default().push((label, meaning));
+            }
+        }
+        Self(index)
+    }
+
+    /// The places of labels in a row, from left to right: where several overlap, the longest.
+    pub(super) fn longest(&self, row: &RowText<'_>) -> Vec<(Range<usize>, T)> {
+        let letters = letters(row);
+        let mut found: Vec<(Range<usize>, T)> = Vec::new();
+        for (start, (_, first)) in letters.iter().enumerate() {
+            for (label, meaning) in self.0.get(first).into_iter().flatten() {
+                let Some(window) = letters.get(start..start + label.0.len()) else { continue };
+                let Some(place) = label.place_at(window, row.chars(), false) else { continue };
+                let is_of_one_line = row.chars().get(place.clone()).is_some_and(|chars| !chars.contains(&GAP));
+                let overlaps = |other: &(Range<usize>, T)| other.0.start < place.end && place.start < other.0.end;
+                if is_of_one_line
+                    && found.iter().filter(|other| overlaps(other)).all(|other| other.0.len() < place.len())
+                {
+                    found.retain(|other| !overlaps(other));
+                    found.push((place, *meaning));
+                }
+            }
+        }
+        found.sort_by_key(|(place, _)| place.start);
+        found
+    }
+}
+
+/// The letters of a row in which labels are searched, each with its place.
+fn letters(row: &RowText<'_>) -> Vec<(usize, char)> {
+    let chars = row.chars().iter().enumerate();
+    chars.flat_map(|(index, char)| folded(*char).map(move |letter| (index, lookalike(letter)))).collect()
 }
 
 /// The places of labels in a row: where several overlap, the longest. Those inside of one of the others do not count.
@@ -25,12 +81,7 @@ pub(super) fn occurrences(
     others: &[FieldLabel],
     may_be_joined: bool,
 ) -> Vec<Range<usize>> {
-    let letters: Vec<(usize, char)> = row
-        .chars()
-        .iter()
-        .enumerate()
-        .flat_map(|(index, char)| folded(*char).map(move |letter| (index, lookalike(letter))))
-        .collect();
+    let letters = letters(row);
     let places = |labels: &[FieldLabel]| -> Vec<Range<usize>> {
         labels.iter().flat_map(|label| places_of(label, &letters, row.chars(), may_be_joined)).collect()
     };
@@ -48,10 +99,7 @@ pub(super) fn occurrences(
 }
 
 fn places_of(label: &FieldLabel, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Vec<Range<usize>> {
-    let windows = letters.windows(label.0.len());
-    let equal = windows.filter(|window| window.iter().map(|(_, letter)| letter).eq(&label.0));
-    let places = equal.filter_map(|window| Some(window.first()?.0..window.last()?.0 + 1));
-    places.filter(|place| is_word(place, chars, may_be_joined)).collect()
+    letters.windows(label.0.len()).filter_map(|window| label.place_at(window, chars, may_be_joined)).collect()
 }
 
 /// Returns true if no letter is right before or behind. Behind, one may be where the space between two words was lost:

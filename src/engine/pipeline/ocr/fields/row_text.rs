@@ -14,10 +14,12 @@ pub(super) struct RowText<'p> {
     chars: Vec<char>,
     /// The lines from left to right, each with the position of its first character.
     lines: Vec<(usize, &'p OcrLine)>,
+    /// From 0.
+    page: usize,
 }
 
 impl<'p> RowText<'p> {
-    pub(super) fn new(row: impl Iterator<Item = &'p OcrLine>) -> Self {
+    pub(super) fn new(page: usize, row: impl Iterator<Item = &'p OcrLine>) -> Self {
         let (mut chars, mut lines) = (Vec::new(), Vec::new());
         for line in row {
             if !chars.is_empty() {
@@ -26,7 +28,11 @@ impl<'p> RowText<'p> {
             lines.push((chars.len(), line));
             chars.extend(line.text().chars().map(narrow));
         }
-        Self { chars, lines }
+        Self { chars, lines, page }
+    }
+
+    pub(super) fn page(&self) -> usize {
+        self.page
     }
 
     pub(super) fn chars(&self) -> &[char] {

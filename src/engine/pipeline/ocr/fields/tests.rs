@@ -7,6 +7,12 @@ use super::*;
 /// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20
 /// high.
 fn find(text: &str, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
+    let lines = lines(text);
+    let areas: Vec<Quadrilateral> = lines.iter().map(OcrLine::area).collect();
+    DocumentText::new([(order::rows(&areas).as_slice(), lines.as_slice())]).find(field)
+}
+
+fn lines(text: &str) -> Vec<OcrLine> {
     let mut lines = Vec::new();
     for (row, top) in text.lines().zip((0_u16..).step_by(30)) {
         let mut start = 0;
@@ -21,8 +27,7 @@ fn find(text: &str, field: &DocumentFieldDeclaration) -> Option<FoundDocumentFie
             start += length + 2;
         }
     }
-    let areas: Vec<Quadrilateral> = lines.iter().map(OcrLine::area).collect();
-    PageTextRows::new(&order::rows(&areas), &lines).find(field)
+    lines
 }
 
 fn field(toml: &str) -> DocumentFieldDeclaration {
@@ -33,6 +38,7 @@ fn value(text: &str, field: &DocumentFieldDeclaration) -> String {
     match find(text, field).map(|found| found.value) {
         Some(ParsedFieldValue::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
         Some(ParsedFieldValue::Text(text)) => text,
+        Some(taxes @ ParsedFieldValue::Taxes(_)) => serde_json::to_string(&taxes).unwrap(),
         None => "none".to_owned(),
     }
 }
@@ -68,6 +74,17 @@ fn amounts_are_read_in_the_forms_of_many_countries() {
         ("12,50C", "12.50 ?"),
         ("¥12.50", "12.50 ?"),
         ("¥1200", "1200 JPY"),
+        ("A$12.50", "12.50 AUD"),
+        ("X$12.50", "12.50 ?"),
+        ("AED105.00", "105.00 AED"),
+        ("AED 105.00", "105.00 AED"),
+        ("105.00 SAR", "105.00 SAR"),
+        ("KWD 1,234.500", "1234.500 KWD"),
+        ("EUR 1.234", "1234 EUR"),
+        ("6,54,321.00", "654321.00 ?"),
+        ("12.50DKK", "12.50 DKK"),
+        ("$2,779.5", "2779.5 USD"),
+        ("2779.5", "none"),
         ("1.234.56", "1234.56 ?"),
         ("1２．50", "12.50 ?"),
         ("2 x 3,00", "3.00 ?"),
@@ -125,6 +142,8 @@ fn dates_are_read_in_seven_languages() {
         ("23 maart 2026", "2026-03-23"),
         ("23November2026", "2026-11-23"),
         ("2026年11月23日", "2026-11-23"),
+        ("20261123", "2026-11-23"),
+        ("21.04.2009:14", "2020-04-21"),
         ("31.11.2026", "none"),
         ("29.02.2026", "none"),
         ("29.02.2028", "2028-02-29"),
@@ -245,6 +264,80 @@ fn a_value_is_found_where_the_space_behind_its_label_was_lost() {
     }
 }
 
+const RECEIPT: &str = "CORNER SHOP LTD
+12 High Street
+Receipt No: 004711
+Date: 14/03/2026 09:41
+Bread  2.40
+Milk  1.20
+Tea  6.40
+Total  10.00
+Cash  20.00
+Change  10.00
+VAT summary
+Rate  Net  VAT  Gross
+20 %  8.33  1.67  10.00";
+
+#[test]
+fn a_value_is_chosen_by_what_supports_it() {
+    for (page, pattern, expected) in [
+        // The last amount is that of the tax summary.
+        (RECEIPT, "total", "10.00 ?"),
+        (RECEIPT, "document_date", "2026-03-14"),
+        (RECEIPT, "supplier", "CORNER SHOP LTD"),
+        ("Coffee  2.50\nSub total  2.50\nTax  0.20\nTotal  2.70\nCash  5.00\nChange  2.30", "total", "2.70 ?"),
+        ("Coffee  2.50\nSub total  2.50\nTax  0.20\nTotal  2.70\nCash  5.00\nChange  2.30", "net", "2.50 ?"),
+        ("Kaffee  2,50\nZwischensumme  2,50\nSUMME EUR  2,70\nBar  5,00\nRückgeld  2,30", "total", "2.70 ?"),
+        ("Sous-total  10,00 €\nTVA 20 %  2,00 €\nTotal TTC  12,00 €\nCarte  12,00 €", "total", "12.00 EUR"),
+        ("Invoice total AED 105.00", "total", "105.00 AED"),
+        ("Subtotal A$ 100.00\nGST A$ 10.00\nTotal A$ 110.00", "total", "110.00 AUD"),
+        ("Subtotal KWD 10.000\nTotal KWD 10.500", "total", "10.500 KWD"),
+        ("SUBTOTAL 6,00,000.00\nIGST 1,08,000.00\nTotal 7,08,000.00", "total", "708000.00 ?"),
+    ] {
+        assert_eq!(value(page, &field(&format!("pattern = '{pattern}'"))), expected, "{pattern} of {page}");
+    }
+}
+
+#[test]
+fn the_confidence_is_higher_where_two_facts_agree() {
+    let total = field("pattern = 'total'");
+    let confidence = |page: &str| find(page, &total).map_or(0.0, |found| found.confidence);
+    let supported = confidence("Bread  2.40\nMilk  1.20\nTotal  3.60\nCash  5.00\nChange  1.40");
+    let labelled = confidence("Bread  2.40\nMilk  1.20\nTotal  3.70");
+    let bare = confidence("Bread  2.40\nMilk  1.20\n3.60");
+    assert!(supported > labelled && labelled > bare, "{supported} {labelled} {bare}");
+}
+
+#[test]
+fn the_total_of_the_last_page_counts() {
+    let pages = ["Bread  2.40\nCarried forward  2.40", "Milk  1.20\nNet  3.60\nVAT  0.72\nTotal  4.32"];
+    let pages: Vec<Vec<OcrLine>> = pages.iter().map(|text| lines(text)).collect();
+    let rows: Vec<_> =
+        pages.iter().map(|lines| order::rows(&lines.iter().map(OcrLine::area).collect::<Vec<_>>())).collect();
+    let text = DocumentText::new(rows.iter().map(Vec::as_slice).zip(pages.iter().map(Vec::as_slice)));
+    let found = text.find(&field("pattern = 'total'")).unwrap();
+    assert_eq!((found.text.as_str(), found.page), ("4.32", 1));
+}
+
+#[test]
+fn tax_numbers_of_more_countries_are_read() {
+    let any = field("pattern = 'vat_id'");
+    for (text, expected) in [
+        ("GSTIN: 27AAPFU0939F1ZV", "27AAPFU0939F1ZV"),
+        ("TRN 100123456700003", "100123456700003"),
+        ("VAT No. 310122393500003", "310122393500003"),
+        ("CHE-116.281.710 MWST", "CHE116281710"),
+        ("ABN 51 824 753 556", "51824753556"),
+        ("P.IVA 00743110157", "00743110157"),
+        ("Phone 100123456700", "none"),
+    ] {
+        assert_eq!(value(text, &any), expected, "{text}");
+    }
+    let iban = field("pattern = 'iban'");
+    assert_eq!(value("IBAN: AE07 0331 2345 6789 0123 456", &iban), "AE070331234567890123456");
+    assert_eq!(value("IBAN SA03 8000 0000 6080 1016 7519", &iban), "SA0380000000608010167519");
+}
+
 #[test]
 fn the_choice_is_among_all_values_with_a_label() {
     let page = "Total  5.00\nTotal  11.00  1.90  12.90\nTotal  7.00";
@@ -331,6 +424,12 @@ proptest! {
 
     #[test]
     fn any_page_is_searched(text in "(([A-Z0-9 .,:/€$-]|total|date|[^\\r])[\n ]?){0,40}") {
+        let by_evidence = ["total", "net", "tax", "currency", "supplier", "document_date", "due_date", "document_number"];
+        for pattern in by_evidence.into_iter().chain(["iban", "vat_id"]) {
+            if let Some(found) = find(&text, &field(&format!("pattern = '{pattern}'"))) {
+                prop_assert!((0.0..=1.0).contains(&found.confidence) && found.area.bounds().width().is_finite());
+            }
+        }
         for pattern in ["amount", "date", "iban", "vat_id", "number"] {
             for choice in ["nearest", "first", "last", "largest"] {
                 let any = format!("pattern = '{pattern}'\nchoose = '{choice}'\nlabels = ['total', 'é']\nunlabelled = true");

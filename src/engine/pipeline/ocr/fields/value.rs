@@ -17,9 +17,14 @@ pub struct MoneyAmount {
 }
 
 impl MoneyAmount {
-    /// In hundredths, to compare.
-    pub(super) fn cents(self) -> i64 {
-        if self.decimals == 0 { self.units.saturating_mul(100) } else { self.units }
+    /// In thousandths, to compare and to add.
+    pub(super) fn thousandths(self) -> i64 {
+        self.units.saturating_mul(10_i64.pow(3_u32.saturating_sub(u32::from(self.decimals))))
+    }
+
+    /// Returns true if it has no decimals.
+    pub(super) fn is_integer(self) -> bool {
+        self.decimals == 0
     }
 
     /// The currency by ISO 4217, if the page says it.
@@ -35,8 +40,8 @@ impl fmt::Display for MoneyAmount {
             return write!(f, "{}", self.units);
         }
         let sign = if self.units < 0 { "-" } else { "" };
-        let units = self.units.unsigned_abs();
-        write!(f, "{sign}{}.{:02}", units / 100, units % 100)
+        let (units, one) = (self.units.unsigned_abs(), 10_u64.pow(u32::from(self.decimals)));
+        write!(f, "{sign}{}.{:0width$}", units / one, units % one, width = usize::from(self.decimals))
     }
 }
 
@@ -49,11 +54,32 @@ impl Serialize for MoneyAmount {
     }
 }
 
+/// A tax of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaxAmount {
+    /// In hundredths of a percent, if the page says it.
+    pub(super) rate: Option<i64>,
+    pub(super) amount: MoneyAmount,
+}
+
+/// `{"rate": "19.00", "amount": "1.90"}`
+impl Serialize for TaxAmount {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("TaxAmount", 2)?;
+        let rate = self.rate.map(|rate| format!("{}.{:02}", rate / 100, rate % 100));
+        object.serialize_field("rate", &rate)?;
+        object.serialize_field("amount", &self.amount.to_string())?;
+        object.end()
+    }
+}
+
 /// A value in a form that programs read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ParsedFieldValue {
     Amount(MoneyAmount),
+    /// The taxes of a document.
+    Taxes(Vec<TaxAmount>),
     /// `YYYY-MM-DD`, or a number without spaces.
     Text(String),
 }

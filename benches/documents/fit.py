@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Fits the weights by which the reader of documents chooses among candidates, and writes them for the engine.
+
+    python3 benches/documents/measure.py ../documents --url http://127.0.0.1:8000 --save look.jsonl --lines
+    cargo run --release --example evidence --package ledge-engine < look.jsonl > evidence.jsonl
+    .ledge/peers/tables/bin/python3 benches/documents/fit.py ../documents evidence.jsonl --write src/engine/pipeline/ocr/fields/weights.tsv
+
+Each field has a conditional logit model: the candidates of a document and "none of them" share a probability of 1. First the weights are
+fitted in ten parts, divided by issuer, of which each is judged by the weights of the nine others: what is printed is about issuers that the
+weights do not know. Documents whose truth is in doubt are left out. Only the part "look" may be given. Needs numpy and scipy (`make setup-tables`).
+"""
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+sys.dont_write_bytecode = True
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents`
+
+from documents.collection import LOOK, read_rows  # noqa: E402
+from documents.compare import RIGHT, has_truth, judge  # noqa: E402
+from documents.curve import Curve  # noqa: E402
+
+PARTS = 10
+PENALTY = 0.5
+NAMES = {"date": "document_date", "number": "document_number"}  # of the engine's forms
+RARE = 4  # documents; a fact of fewer is not learned from
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="benches/documents/fit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where collect.py wrote the sets")
+    parser.add_argument("evidence", type=Path, help="what the example `evidence` printed")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the weights")
+    parser.add_argument("--field", action="append", dest="fields", help="only this field; may be given several times")
+    parser.add_argument("--wrong", action="store_true", help="list the documents that are answered wrong, and those without an answer")
+    return parser.parse_args()
+
+
+class Question:
+    """The candidates of a document for a field, of which some are right."""
+
+    def __init__(self, row, name, field, candidates):
+        self.row, self.name, self.field, self.candidates = row, name, field, candidates
+        self.right = np.array([judge(field, row, {field: {"value": candidate["value"]}}) == RIGHT for candidate in candidates], bool)
+        self.part = hashlib.sha256(row["issuer_key"].encode()).digest()[1] % PARTS if row.get("issuer_key") else hash_of(row["file"]) % PARTS
+
+    def encode(self, facts):
+        self.matrix = np.zeros((len(self.candidates), len(facts)))
+        for index, candidate in enumerate(self.candidates):
+            for fact, strength in candidate["facts"].items():
+                if fact in facts:
+                    self.matrix[index, facts[fact]] += strength
+
+    def probabilities(self, weights):
+        """Of each candidate, and last of none."""
+        scores = np.append(self.matrix @ weights, 0.0)
+        scores = np.exp(scores - scores.max())
+        return scores / scores.sum()
+
+
+def hash_of(text):
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def loss(weights, questions):
+    """The negative logarithm of the likelihood, with its gradient."""
+    total, gradient = PENALTY * weights @ weights / 2, PENALTY * weights
+    for question in questions:
+        given = question.probabilities(weights)
+        right = np.append(question.right, not question.right.any())
+        among_right = given * right
+        total -= np.log(max(among_right.sum(), 1e-12))
+        among_right = among_right / max(among_right.sum(), 1e-12)
+        gradient = gradient + question.matrix.T @ (given - among_right)[:-1]
+    return total, gradient
+
+
+def fit(questions, count):
+    return minimize(loss, np.zeros(count), args=(questions,), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
+
+
+def main():
+    options = parse()
+    rows = {(path.parent.name, row["file"]): row for path in options.folder.glob(f"*/{LOOK}") for row in read_rows(path)}
+    documents = [(row["set"], rows[row["set"], row["file"]], row["fields"]) for row in read_rows(options.evidence) if (row["set"], row["file"]) in rows]
+    written = {}
+    for field in options.fields or documents[0][2]:
+        asked = [Question(row, f"{name}/{row['file']}", field, fields[field])
+                 for name, row, fields in documents if not row.get("doubt") and has_truth(field, row)]
+        # A document without this field in its truth may still have it on the page, so it says nothing.
+        counts = Counter(fact for question in asked for fact in {fact for candidate in question.candidates for fact in candidate["facts"]})
+        facts = {fact: index for index, fact in enumerate(sorted(fact for fact, count in counts.items() if count >= RARE))}
+        for question in asked:
+            question.encode(facts)
+        answers, misses = [], []
+        for part in range(PARTS):
+            weights = fit([question for question in asked if question.part != part], len(facts))
+            for question in asked:
+                if question.part != part:
+                    continue
+                given = question.probabilities(weights)
+                if len(given) == 1:
+                    misses.append((question, None, 0))
+                    continue
+                best = int(given[:-1].argmax())
+                answers.append((float(given[best]), bool(question.right[best])))
+                misses.append((question, best, float(given[best])))
+        found = sum(bool(question.right.any()) for question in asked)
+        curve = Curve(answers, len(asked))
+        print(f"\n### {field}: {len(asked)} documents, right among the candidates {found}")
+        for threshold in (0, .3, .5, .7, .8, .9, .95, .98):
+            point = curve.at_threshold(threshold)
+            print(f"  from {threshold:4}: answered {point.coverage:.3f}, wrong {point.wrong_share:.4f} ({point.wrong})")
+        widest, ninety = curve.widest(), curve.at_coverage(.9)
+        print("  2 % wrong:", f"threshold {widest.threshold:.3f} coverage {widest.coverage:.3f}" if widest else "never",
+              "; 90 % coverage:", f"right {ninety.right_share:.4f} at {ninety.threshold:.3f}" if ninety else "never")
+        by_set = Counter(), Counter(), Counter()
+        for question, best, sure in misses:
+            name = question.name.split("/")[0]
+            by_set[0][name] += 1
+            by_set[1][name] += best is not None and sure >= .5 and bool(question.right[best])
+            by_set[2][name] += best is not None and sure >= .5 and not question.right[best]
+        print("  at .5 (right, wrong, of):", ", ".join(f"{name} {by_set[1][name]} {by_set[2][name]} {count}" for name, count in by_set[0].items()))
+        if options.wrong:
+            for question, best, sure in sorted(misses, key=lambda miss: -miss[2]):
+                if best is None or not question.right[best]:
+                    read = question.candidates[best]["value"] if best is not None else None
+                    print(f"  {sure:.3f} {question.name}: is {question.row['truth'][field]}, read {read}, candidate {bool(question.right.any())}")
+        weights = fit(asked, len(facts))
+        written[field] = {fact: float(weights[index]) for fact, index in facts.items()}
+    if options.write:
+        lines = [f"{NAMES.get(field, field)}\t{fact}\t{weight:.3f}" for field, weights in written.items() for fact, weight in sorted(weights.items())]
+        options.write.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

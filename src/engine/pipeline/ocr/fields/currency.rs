@@ -1,0 +1,58 @@
+//! The currency of a document.
+
+use std::collections::BTreeMap;
+
+use super::amount;
+use super::candidate::FieldCandidate;
+use super::evidence::Evidence;
+use super::labelled_amount::LabelledAmount;
+use super::origin::Origin;
+use super::row_text::RowText;
+use super::total::is_total;
+use super::value::ParsedFieldValue;
+use crate::pipeline::ocr::geometry::coordinate;
+
+/// Where a currency stands.
+#[derive(Debug, Clone, Default)]
+struct CurrencyPlaces {
+    /// The first: row and characters.
+    first: Option<(usize, std::ops::Range<usize>)>,
+    amounts: usize,
+    totals: usize,
+    alone: usize,
+}
+
+/// The currencies that amounts have, and those that stand alone.
+pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount], origin: &Origin) -> Vec<FieldCandidate> {
+    let mut places: BTreeMap<&'static str, CurrencyPlaces> = BTreeMap::new();
+    for amount in amounts {
+        let Some(code) = amount.amount.currency() else { continue };
+        let place = places.entry(origin.of_dollars(code)).or_default();
+        place.first.get_or_insert((amount.row, amount.chars.clone()));
+        place.amounts += 1;
+        place.totals += usize::from(amount.label.is_some_and(|label| is_total(label.meaning)));
+    }
+    for (index, row) in rows.iter().enumerate() {
+        for (chars, code) in amount::currencies_alone(row.chars()) {
+            let place = places.entry(origin.of_dollars(code)).or_default();
+            place.first.get_or_insert((index, chars));
+            place.alone += 1;
+        }
+    }
+    let all: usize = places.values().map(|place| place.amounts).sum();
+    let count = places.len();
+    let candidates = places.into_iter().filter_map(|(code, place)| {
+        let (row, chars) = place.first.clone()?;
+        let mut evidence = Evidence::found();
+        evidence.fact("beside a total", place.totals > 0);
+        evidence.fact("beside an amount", place.amounts > 0);
+        evidence.fact("beside amounts", place.amounts > 2);
+        evidence.fact("alone", place.alone > 0);
+        evidence.fact("alone often", place.alone > 2);
+        evidence.measure("share of amounts", coordinate(place.amounts) / coordinate(all.max(1)));
+        evidence.fact("only one", count == 1);
+        origin.support_currency(code, &mut evidence);
+        Some(FieldCandidate { row, chars, value: ParsedFieldValue::Text(code.to_owned()), evidence })
+    });
+    candidates.collect()
+}

@@ -1,0 +1,116 @@
+//! Where a document comes from, as far as its addresses, its currencies and its taxes say it.
+
+use std::collections::BTreeSet;
+
+use super::evidence::Evidence;
+use super::labelled_amount::LabelledAmount;
+use super::row_text::{GAP, RowText};
+
+/// The states and districts of the United States, in two letters.
+const STATES: &str = "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY DC PR";
+
+/// Words of taxes on added value, which the United States do not have.
+const VALUE_ADDED: &[&str] =
+    &["gst", "vat", "mwst", "ust", "tva", "iva", "btw", "moms", "dph", "kdv", "sst", "ptu", "abn", "hst"];
+
+/// What hints at a country.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum CountryHint {
+    AmericanAddress,
+    AmericanTelephone,
+    Dollars,
+    OtherCurrency,
+    ValueAddedTax,
+    SalesTax,
+    Canada,
+    Australia,
+    Singapore,
+}
+
+/// Words that hint at a country.
+const WORDS: &[(CountryHint, &[&str])] = &[
+    (CountryHint::ValueAddedTax, VALUE_ADDED),
+    (
+        CountryHint::Canada,
+        &["canada", "hst", "qst", "tvq", "tps", "ontario", "quebec", "toronto", "montreal", "vancouver"],
+    ),
+    (CountryHint::Australia, &["australia", "abn", "sydney", "melbourne", "nsw"]),
+    (CountryHint::Singapore, &["singapore", "pte", "uen"]),
+];
+
+/// The hints of a document on its country.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin(BTreeSet<CountryHint>);
+
+impl Origin {
+    pub(super) fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Self {
+        let mut hints = BTreeSet::new();
+        for code in amounts.iter().filter_map(|amount| amount.amount.currency()) {
+            hints.insert(if code == "USD" { CountryHint::Dollars } else { CountryHint::OtherCurrency });
+        }
+        for row in rows {
+            let text: String = row.chars().iter().map(|char| if *char == GAP { ' ' } else { *char }).collect();
+            let words: Vec<&str> =
+                text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+            let small: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
+            let facts = [
+                (CountryHint::AmericanAddress, words.windows(2).any(is_state_and_zip)),
+                (CountryHint::AmericanTelephone, words.windows(3).any(is_american_telephone)),
+                (CountryHint::SalesTax, small.windows(2).any(|two| two == ["sales", "tax"])),
+            ];
+            hints.extend(facts.into_iter().filter(|(_, is_so)| *is_so).map(|(hint, _)| hint));
+            let has = |names: &[&str]| small.iter().any(|word| names.contains(&word.as_str()));
+            hints.extend(WORDS.iter().filter(|(_, names)| has(names)).map(|(hint, _)| *hint));
+        }
+        Self(hints)
+    }
+
+    fn has(&self, hint: CountryHint) -> bool {
+        self.0.contains(&hint)
+    }
+
+    /// The currency that a sign of dollars stands for here; other currencies are what they are.
+    pub(super) fn of_dollars(&self, code: &'static str) -> &'static str {
+        match code {
+            "USD" if self.has(CountryHint::AmericanAddress) => "USD",
+            "USD" if self.has(CountryHint::Canada) => "CAD",
+            "USD" if self.has(CountryHint::Australia) => "AUD",
+            "USD" if self.has(CountryHint::Singapore) => "SGD",
+            code => code,
+        }
+    }
+
+    /// What the origin says for a currency.
+    pub(super) fn support_currency(&self, code: &str, evidence: &mut Evidence) {
+        evidence.fact("dollars", code == "USD");
+        evidence.fact("dollars: american address", code == "USD" && self.has(CountryHint::AmericanAddress));
+        evidence.fact("dollars: value added tax", code == "USD" && self.has(CountryHint::ValueAddedTax));
+        evidence.fact("dollars of another country", matches!(code, "CAD" | "AUD" | "SGD"));
+    }
+
+    /// What the origin says of the order of day and month in a date that has two readings.
+    pub(super) fn support_order(&self, is_month_first: bool, evidence: &mut Evidence) {
+        evidence.fact("ambiguous", true);
+        if is_month_first {
+            evidence.fact("month first", true);
+            evidence.fact("month first: american address", self.has(CountryHint::AmericanAddress));
+            evidence.fact("month first: american telephone", self.has(CountryHint::AmericanTelephone));
+            evidence.fact("month first: dollars", self.has(CountryHint::Dollars));
+            evidence.fact("month first: another currency", self.has(CountryHint::OtherCurrency));
+            evidence.fact("month first: value added tax", self.has(CountryHint::ValueAddedTax));
+            evidence.fact("month first: sales tax", self.has(CountryHint::SalesTax));
+        }
+    }
+}
+
+fn is_state_and_zip(two: &[&str]) -> bool {
+    let [state, zip] = two else { return false };
+    let zip_digits = zip.len() == 5 && zip.chars().all(|char| char.is_ascii_digit());
+    state.len() == 2 && zip_digits && STATES.split(' ').any(|known| known == *state)
+}
+
+/// 555 123 4567
+fn is_american_telephone(three: &[&str]) -> bool {
+    let lengths: Vec<usize> = three.iter().map(|part| part.len()).collect();
+    lengths == [3, 3, 4] && three.iter().all(|part| part.chars().all(|char| char.is_ascii_digit()))
+}

@@ -1,0 +1,192 @@
+//! The bank account and the tax number of who wrote a document.
+
+use std::ops::Range;
+
+use super::candidate::FieldCandidate;
+use super::evidence::Evidence;
+use super::identifiers;
+use super::labels::folded;
+use super::row_text::RowText;
+use super::value::ParsedFieldValue;
+use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
+use crate::pipeline::ocr::geometry::coordinate;
+
+/// Words before the parts of an invoice that are about its customer or its supplier.
+const BUYERS: &[&str] = &[
+    "buyer",
+    "customer",
+    "billto",
+    "billedto",
+    "soldto",
+    "shipto",
+    "invoiceto",
+    "client",
+    "kaufer",
+    "kunde",
+    "leistungsempfanger",
+    "rechnungsempfanger",
+    "acheteur",
+    "destinataire",
+    "cliente",
+    "sayin",
+    "nabywca",
+    "odberatel",
+    "consignee",
+];
+const SELLERS: &[&str] = &[
+    "seller",
+    "supplier",
+    "vendor",
+    "from",
+    "verkaufer",
+    "lieferant",
+    "vendeur",
+    "fournisseur",
+    "emetteur",
+    "fornitore",
+    "sprzedawca",
+    "dodavatel",
+    "satici",
+];
+
+/// A number that was found, and what its form says.
+struct FoundNumber {
+    row: usize,
+    chars: Range<usize>,
+    text: String,
+    /// It begins with a country, or has the form of one country alone.
+    has_country: bool,
+    /// Its check digit, where one is known.
+    check: Option<bool>,
+    label: Option<LabelPlace>,
+}
+
+pub(super) fn iban_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
+    let found = numbers(rows, words, WordMeaning::Iban, |chars, _| {
+        let ibans = identifiers::ibans(chars).into_iter();
+        ibans.filter_map(|found| Some((found.chars, text_of(found.value)?, true, Some(true)))).collect()
+    });
+    candidates(rows, &found)
+}
+
+pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
+    let found = numbers(rows, words, WordMeaning::TaxNumber, |chars, is_labelled| {
+        let numbers =
+            identifiers::vat_ids(chars).into_iter().filter_map(|found| Some((found.chars, text_of(found.value)?)));
+        let mut all: Vec<_> = numbers
+            .map(|(chars, text)| {
+                let check = identifiers::is_checked_vat_id(&text);
+                (chars, text, true, check)
+            })
+            .collect();
+        let others = identifiers::national_tax_numbers(chars, is_labelled).into_iter();
+        for (chars, text, has_country, check) in others {
+            if !all.iter().any(|(other, ..)| other.start < chars.end && chars.start < other.end) {
+                all.push((chars, text, has_country, check));
+            }
+        }
+        all
+    });
+    candidates(rows, &found)
+}
+
+fn text_of(value: ParsedFieldValue) -> Option<String> {
+    if let ParsedFieldValue::Text(text) = value { Some(text) } else { None }
+}
+
+type NumberForm = (Range<usize>, String, bool, Option<bool>);
+
+/// The numbers of all rows, each once for its place.
+fn numbers(
+    rows: &[RowText<'_>],
+    words: &[RowWords],
+    label: WordMeaning,
+    find: impl Fn(&[char], bool) -> Vec<NumberForm>,
+) -> Vec<FoundNumber> {
+    let mut found: Vec<FoundNumber> = Vec::new();
+    for (index, (row, own)) in rows.iter().zip(words).enumerate() {
+        // The space behind a label is lost often.
+        let starts = std::iter::once((0, false))
+            .chain(own.iter().filter(|(_, meaning)| *meaning == label).map(|(place, _)| (place.end, true)));
+        let mut of_row: Vec<FoundNumber> = Vec::new();
+        for (start, is_labelled) in starts {
+            for (chars, text, has_country, check) in find(row.chars().get(start..).unwrap_or_default(), is_labelled) {
+                let chars = start + chars.start..start + chars.end;
+                let place = label_of(rows, words, index, &chars, |meaning| !meaning.is_of_amounts());
+                let place = place.filter(|(meaning, _)| *meaning == label).map(|(_, place)| place);
+                let number = FoundNumber { row: index, chars, text, has_country, check, label: place };
+                match of_row
+                    .iter_mut()
+                    .find(|other| other.chars.start < number.chars.end && number.chars.start < other.chars.end)
+                {
+                    Some(known) if !known.has_country && number.has_country => *known = number,
+                    Some(_) => {}
+                    None => of_row.push(number),
+                }
+            }
+        }
+        found.append(&mut of_row);
+    }
+    found
+}
+
+/// Each number once, with what speaks for it.
+fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate> {
+    let sections: Vec<Option<bool>> = sections(rows);
+    let mut texts: Vec<&String> = Vec::new();
+    let mut candidates = Vec::new();
+    for number in found {
+        if texts.contains(&&number.text) {
+            continue;
+        }
+        texts.push(&number.text);
+        let same: Vec<&FoundNumber> = found.iter().filter(|other| other.text == number.text).collect();
+        let mut evidence = Evidence::found();
+        evidence.fact("beside", same.iter().any(|number| number.label == Some(LabelPlace::Beside)));
+        evidence.fact("below", same.iter().any(|number| number.label == Some(LabelPlace::Above)));
+        evidence.fact("country", number.has_country);
+        evidence.fact("right check digit", number.check == Some(true));
+        evidence.fact("wrong check digit", number.check == Some(false));
+        evidence.fact("twice", same.len() > 1);
+        let section = same.iter().filter_map(|number| sections.get(number.row).copied().flatten()).next_back();
+        evidence.fact("below seller", section == Some(true));
+        evidence.fact("below buyer", section == Some(false));
+        evidence.measure("height on page", coordinate(number.row) / coordinate(rows.len().max(1)));
+        evidence.measure(
+            "misread",
+            1.0 - rows.get(number.row).and_then(|row| row.place(&number.chars)).map_or(0.0, |(_, sure)| sure),
+        );
+        let value = ParsedFieldValue::Text(number.text.clone());
+        candidates.push(FieldCandidate { row: number.row, chars: number.chars.clone(), value, evidence });
+    }
+    let count = candidates.len();
+    for (index, candidate) in candidates.iter_mut().enumerate() {
+        candidate.evidence.fact("only one", count == 1);
+        candidate.evidence.fact("first", count > 1 && index == 0);
+        candidate.evidence.fact("last", count > 1 && index + 1 == count);
+    }
+    candidates
+}
+
+/// Of each row: true if the last heading above is that of the supplier, false if it is that of the customer.
+fn sections(rows: &[RowText<'_>]) -> Vec<Option<bool>> {
+    let mut now = None;
+    let of_row = |row: &RowText<'_>| {
+        let text: String = row.chars().iter().collect();
+        let words: Vec<String> = text
+            .split(|char: char| !char.is_alphabetic() && char != ' ')
+            .map(|word| word.chars().flat_map(folded).collect::<String>())
+            .collect();
+        let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+        match (has(SELLERS), has(BUYERS)) {
+            (true, false) => Some(true),
+            (false, true) => Some(false),
+            _ => None,
+        }
+    };
+    let sections = rows.iter().map(|row| {
+        now = of_row(row).or(now);
+        now
+    });
+    sections.collect()
+}

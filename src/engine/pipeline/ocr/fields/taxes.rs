@@ -1,0 +1,310 @@
+//! The net amount of a document, and its taxes by rate.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::candidate::FieldCandidate;
+use super::evidence::Evidence;
+use super::labelled_amount::{LabelWay, LabelledAmount};
+use super::row_text::RowText;
+use super::total::is_total;
+use super::value::{ParsedFieldValue, TaxAmount};
+use super::words::WordMeaning;
+use crate::pipeline::ocr::geometry::coordinate;
+
+/// Half a cent and a rounding, in thousandths.
+const EQUAL: i64 = 11;
+/// The most values of each kind that are added up.
+const VALUES_MAX: usize = 12;
+/// The most taxes of a document.
+const TAXES_MAX: usize = 6;
+
+/// The values that sums are made of.
+struct SumValues {
+    totals: Vec<i64>,
+    nets: Vec<i64>,
+    taxes: Vec<i64>,
+    all: BTreeSet<i64>,
+    /// The rates of the page in hundredths of a percent, with their rows.
+    rates: Vec<(i64, usize)>,
+}
+
+impl SumValues {
+    fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Self {
+        let labelled = |is_of: &dyn Fn(WordMeaning) -> bool| -> Vec<i64> {
+            let values: BTreeSet<i64> = amounts
+                .iter()
+                .filter(|amount| amount.label.is_some_and(|label| is_of(label.meaning)))
+                .map(LabelledAmount::thousandths)
+                .filter(|value| *value > 0)
+                .collect();
+            values.into_iter().rev().take(VALUES_MAX).collect()
+        };
+        Self {
+            totals: labelled(&is_total),
+            nets: labelled(&|meaning| meaning == WordMeaning::Net),
+            taxes: labelled(&|meaning| meaning == WordMeaning::Tax),
+            all: amounts.iter().map(LabelledAmount::thousandths).collect(),
+            rates: rows
+                .iter()
+                .enumerate()
+                .flat_map(|(index, row)| rates(row.chars()).into_iter().map(move |rate| (rate, index)))
+                .collect(),
+        }
+    }
+
+    fn has(&self, value: i64) -> bool {
+        self.all.range(value - EQUAL + 1..value + EQUAL).next().is_some()
+    }
+
+    fn has_total(&self, value: i64) -> bool {
+        self.totals.iter().any(|total| (total - value).abs() < EQUAL)
+    }
+}
+
+/// Percentages of a text above 0 and below 50, in hundredths of a percent.
+pub(super) fn rates(chars: &[char]) -> Vec<i64> {
+    let mut rates = Vec::new();
+    for (index, _) in chars.iter().enumerate().filter(|(_, char)| **char == '%') {
+        let before: Vec<char> = chars
+            .get(..index)
+            .unwrap_or_default()
+            .iter()
+            .rev()
+            .skip_while(|char| **char == ' ')
+            .copied()
+            .take_while(|char| char.is_ascii_digit() || matches!(char, '.' | ','))
+            .collect();
+        let text: String = before.into_iter().rev().map(|char| if char == ',' { '.' } else { char }).collect();
+        if let Some(rate) = rate(&text) {
+            rates.push(rate);
+        }
+    }
+    rates
+}
+
+fn rate(text: &str) -> Option<i64> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    let decimals: String = decimals.chars().chain("00".chars()).take(2).collect();
+    let rate = whole.parse::<i64>().ok().filter(|whole| *whole < 50)? * 100 + decimals.parse::<i64>().ok()?;
+    (rate > 0).then_some(rate)
+}
+
+/// The amounts that may be the net amount.
+pub(super) fn net_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
+    let sums = SumValues::of(rows, amounts);
+    let values: BTreeSet<i64> = amounts.iter().map(LabelledAmount::thousandths).filter(|value| *value > 0).collect();
+    let candidates = values.into_iter().filter_map(|value| {
+        let same: Vec<&LabelledAmount> = amounts.iter().filter(|amount| amount.thousandths() == value).collect();
+        let best = same.iter().max_by_key(|amount| (amount.means(WordMeaning::Net), amount.row))?;
+        let mut evidence = Evidence::found();
+        let net = |ways: &[LabelWay]| {
+            same.iter().any(|amount| {
+                amount.means(WordMeaning::Net) && amount.label.is_some_and(|label| ways.contains(&label.way))
+            })
+        };
+        evidence.fact("beside net", net(&[LabelWay::Beside]));
+        evidence.fact("first beside net", net(&[LabelWay::BesideFirst]));
+        evidence.fact("below net", net(&[LabelWay::Above]));
+        evidence.fact("next row net", net(&[LabelWay::NextRow]));
+        evidence.fact("total", sums.has_total(value));
+        evidence.fact("tax", sums.taxes.contains(&value));
+        evidence.fact("no label", same.iter().all(|amount| amount.label.is_none()));
+        evidence.fact(
+            "other label",
+            same.iter().all(|amount| {
+                amount.label.is_some_and(|label| {
+                    !matches!(label.meaning, WordMeaning::Net | WordMeaning::Tax) && !is_total(label.meaning)
+                })
+            }),
+        );
+        evidence.fact("twice", same.len() > 1);
+        let all_taxes: i64 = sums.taxes.iter().sum();
+        let one_tax = sums.taxes.iter().any(|tax| sums.has_total(value + tax));
+        evidence.fact("with tax the total", one_tax);
+        evidence.fact("with taxes the total", !one_tax && sums.taxes.len() > 1 && sums.has_total(value + all_taxes));
+        let by_rate = |rate: i64| value * rate / 10_000;
+        evidence.fact("with rate the total", sums.rates.iter().any(|(rate, _)| sums.has_total(value + by_rate(*rate))));
+        evidence.fact("rate gives a tax", sums.rates.iter().any(|(rate, _)| sums.has(by_rate(*rate))));
+        evidence.fact(
+            "with another the total",
+            sums.totals.iter().any(|total| total - value > EQUAL && sums.has(total - value)),
+        );
+        evidence.fact("above all totals", sums.totals.iter().all(|total| *total < value) && !sums.totals.is_empty());
+        let differ = sums.nets.len() > 1 && sums.nets.contains(&value);
+        evidence.fact("largest net", differ && sums.nets.iter().max() == Some(&value));
+        evidence.fact(
+            "first net",
+            differ
+                && amounts
+                    .iter()
+                    .find(|amount| amount.means(WordMeaning::Net))
+                    .is_some_and(|amount| amount.thousandths() == value),
+        );
+        evidence.fact(
+            "last net",
+            differ
+                && amounts
+                    .iter()
+                    .rfind(|amount| amount.means(WordMeaning::Net))
+                    .is_some_and(|amount| amount.thousandths() == value),
+        );
+        evidence.fact("only net", sums.nets == [value]);
+        evidence.fact("beside rate", same.iter().all(|amount| amount.has_rate));
+        evidence.fact("not last", same.iter().all(|amount| !amount.is_last));
+        evidence.fact("integer", same.iter().all(|amount| amount.is_integer));
+        place(&same, rows, &mut evidence);
+        Some(FieldCandidate {
+            row: best.row,
+            chars: best.chars.clone(),
+            value: ParsedFieldValue::Amount(best.amount),
+            evidence,
+        })
+    });
+    candidates.collect()
+}
+
+fn place(same: &[&LabelledAmount], rows: &[RowText<'_>], evidence: &mut Evidence) {
+    let last = same.last().map_or(0, |amount| amount.row);
+    evidence.measure("height on page", coordinate(last) / coordinate(rows.len().max(1)));
+    let surest =
+        same.iter().filter_map(|amount| Some(rows.get(amount.row)?.place(&amount.chars)?.1)).fold(0.0, f32::max);
+    evidence.measure("misread", 1.0 - surest);
+}
+
+/// Taxes that may be those of the document: single ones, and all of a kind together.
+pub(super) fn tax_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
+    let sums = SumValues::of(rows, amounts);
+    let mut found: Vec<FieldCandidate> = Vec::new();
+    let mut push = |taxes: Vec<(Option<i64>, &LabelledAmount)>, kind: &'static str| {
+        let Some((_, first)) = taxes.first() else { return };
+        let mut evidence = Evidence::found();
+        evidence.fact(kind, true);
+        let sum: i64 = taxes.iter().map(|(_, tax)| tax.thousandths()).sum();
+        facts(&taxes, sum, &sums, amounts, &mut evidence);
+        place(&taxes.iter().map(|(_, tax)| *tax).collect::<Vec<_>>(), rows, &mut evidence);
+        let value = taxes.iter().map(|(rate, tax)| TaxAmount { rate: *rate, amount: tax.amount }).collect();
+        found.push(FieldCandidate {
+            row: first.row,
+            chars: first.chars.clone(),
+            value: ParsedFieldValue::Taxes(value),
+            evidence,
+        });
+    };
+
+    // One of each rate, where the amount is that share of another in the row.
+    let mut by_rate: BTreeMap<i64, &LabelledAmount> = BTreeMap::new();
+    for (rate, row) in &sums.rates {
+        if let Some(tax) = tax_of_rate(*rate, *row, amounts) {
+            by_rate.entry(*rate).or_insert(tax);
+        }
+    }
+    let lines: Vec<(Option<i64>, &LabelledAmount)> =
+        by_rate.iter().map(|(rate, tax)| (Some(*rate), *tax)).take(TAXES_MAX).collect();
+    if lines.len() > 1 {
+        push(lines.clone(), "all rates");
+    }
+    // Each labelled one, and all of them.
+    let rate_of = |amount: &LabelledAmount| {
+        let lines = by_rate.iter().find(|(_, tax)| tax.thousandths() == amount.thousandths()).map(|(rate, _)| *rate);
+        lines.or_else(|| sums.rates.iter().filter(|(_, row)| *row == amount.row).map(|(rate, _)| *rate).next())
+    };
+    let mut seen = BTreeSet::new();
+    let labelled: Vec<&LabelledAmount> = amounts
+        .iter()
+        .filter(|amount| amount.means(WordMeaning::Tax) && amount.thousandths() > 0)
+        .filter(|amount| seen.insert(amount.thousandths()))
+        .collect();
+    for tax in &labelled {
+        push(vec![(rate_of(tax), tax)], "labelled");
+    }
+    for (rate, tax) in &lines {
+        if !labelled.iter().any(|other| other.thousandths() == tax.thousandths()) {
+            push(vec![(*rate, tax)], "of rate");
+        }
+    }
+    let beside: Vec<&LabelledAmount> = amounts
+        .iter()
+        .filter(|amount| {
+            amount.means(WordMeaning::Tax)
+                && amount.thousandths() > 0
+                && amount.label.is_some_and(|label| label.way == LabelWay::Beside)
+        })
+        .take(TAXES_MAX)
+        .collect();
+    if beside.len() > 1 {
+        push(beside.into_iter().map(|tax| (rate_of(tax), tax)).collect(), "all labelled");
+    }
+    // What is missing from the net amount to the total.
+    let missing: BTreeSet<i64> = sums
+        .totals
+        .iter()
+        .flat_map(|total| sums.nets.iter().map(move |net| total - net))
+        .filter(|tax| *tax > EQUAL)
+        .collect();
+    for tax in amounts.iter().filter(|amount| missing.contains(&amount.thousandths()) && amount.label.is_none()) {
+        push(vec![(rate_of(tax), tax)], "difference");
+    }
+    found
+}
+
+/// The amount of a row that is a rate of another one there: of the net amount, or within the gross one.
+fn tax_of_rate(rate: i64, row: usize, amounts: &[LabelledAmount]) -> Option<&LabelledAmount> {
+    let own: Vec<&LabelledAmount> =
+        amounts.iter().filter(|amount| amount.row == row && amount.thousandths() > 0).collect();
+    own.iter().copied().find(|tax| {
+        own.iter().any(|base| {
+            let base = base.thousandths();
+            let of_net = (base * rate / 10_000 - tax.thousandths()).abs() < EQUAL;
+            let of_gross = (base * rate / (10_000 + rate) - tax.thousandths()).abs() < EQUAL;
+            of_net || of_gross
+        })
+    })
+}
+
+fn facts(
+    taxes: &[(Option<i64>, &LabelledAmount)],
+    sum: i64,
+    sums: &SumValues,
+    amounts: &[LabelledAmount],
+    evidence: &mut Evidence,
+) {
+    evidence.fact("net and tax are the total", sums.nets.iter().any(|net| sums.has_total(net + sum)));
+    evidence.fact("total without it", sums.totals.iter().any(|total| *total > sum && sums.has(total - sum)));
+    let is_rate_of_total =
+        |rate: &i64| sums.totals.iter().any(|total| (total * rate / (10_000 + rate) - sum).abs() < EQUAL);
+    let is_rate_of_net = |rate: &i64| sums.nets.iter().any(|net| (net * rate / 10_000 - sum).abs() < EQUAL);
+    evidence.fact("rate of total", sums.rates.iter().any(|(rate, _)| is_rate_of_total(rate)));
+    evidence.fact("rate of net", sums.rates.iter().any(|(rate, _)| is_rate_of_net(rate)));
+    evidence.fact(
+        "all of one rate",
+        taxes.iter().all(|(rate, tax)| rate.is_some_and(|rate| tax_of_rate(rate, tax.row, amounts).is_some())),
+    );
+    evidence.fact("more than a third", sums.totals.iter().max().is_some_and(|total| sum * 3 > *total));
+    evidence.fact("total", sums.has_total(sum));
+    evidence.fact("net", sums.nets.contains(&sum));
+    let ways = |way: LabelWay| taxes.iter().any(|(_, tax)| tax.label.is_some_and(|label| label.way == way));
+    evidence.fact("beside", ways(LabelWay::Beside));
+    evidence.fact("first beside", ways(LabelWay::BesideFirst));
+    evidence.fact("below", ways(LabelWay::Above));
+    evidence.fact("next row", ways(LabelWay::NextRow));
+    evidence.fact("not last", taxes.iter().any(|(_, tax)| !tax.is_last));
+    evidence.fact("integer", taxes.iter().any(|(_, tax)| tax.is_integer));
+    let parts: BTreeSet<i64> = taxes.iter().map(|(_, tax)| tax.thousandths()).collect();
+    evidence.fact("same twice", parts.len() < taxes.len());
+    evidence.fact("sum is on page", taxes.len() > 1 && sums.has(sum));
+    evidence.fact(
+        "sum of others",
+        taxes.len() == 1 && {
+            let others: i64 = sums.taxes.iter().filter(|tax| **tax != sum).sum();
+            others > 0 && (others - sum).abs() < EQUAL
+        },
+    );
+    evidence.fact(
+        "part of others",
+        taxes.len() == 1
+            && sums.taxes.iter().any(|other| {
+                *other > sum && sums.has_total(other + sums.nets.iter().max().copied().unwrap_or_default())
+            }),
+    );
+    evidence.fact("only tax", sums.taxes == [sum]);
+}

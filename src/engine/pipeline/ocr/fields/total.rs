@@ -1,0 +1,288 @@
+//! The total: the amount that the sums of a document support.
+
+use std::collections::BTreeSet;
+
+use super::candidate::FieldCandidate;
+use super::evidence::Evidence;
+use super::labelled_amount::{LabelWay, LabelledAmount};
+use super::row_text::RowText;
+use super::value::ParsedFieldValue;
+use super::words::WordMeaning;
+use crate::pipeline::ocr::geometry::coordinate;
+
+/// Half a cent and a rounding, in thousandths.
+const EQUAL: i64 = 11;
+/// The most that a total is rounded.
+const ROUNDING: i64 = 55;
+/// The most values of a kind that sums are made of.
+const VALUES_MAX: usize = 12;
+/// The most amounts that are added up, from the bottom.
+const SUMMED_MAX: usize = 60;
+
+/// All values that may be the total.
+pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
+    let sums = Sums::of(amounts);
+    let values: BTreeSet<i64> = amounts.iter().map(LabelledAmount::thousandths).filter(|value| *value != 0).collect();
+    let facts = DocumentFacts::of(rows, amounts, &values);
+    let candidates = values.iter().filter_map(|value| {
+        let occurrences: Vec<&LabelledAmount> =
+            amounts.iter().filter(|amount| amount.thousandths() == *value).collect();
+        let best = occurrences.iter().max_by_key(|amount| (rank(amount), amount.row))?;
+        let evidence = evidence(*value, &occurrences, rows, &facts, &sums);
+        Some(FieldCandidate {
+            row: best.row,
+            chars: best.chars.clone(),
+            value: ParsedFieldValue::Amount(best.amount),
+            evidence,
+        })
+    });
+    candidates.collect()
+}
+
+/// The occurrence whose place is shown.
+fn rank(amount: &LabelledAmount) -> u8 {
+    match amount.label {
+        Some(label) if is_total(label.meaning) && label.way == LabelWay::Beside => 3,
+        Some(label) if is_total(label.meaning) => 2,
+        None => 1,
+        Some(_) => 0,
+    }
+}
+
+pub(super) fn is_total(meaning: WordMeaning) -> bool {
+    matches!(meaning, WordMeaning::Total | WordMeaning::GrossTotal | WordMeaning::AmountDue)
+}
+
+/// What is known of the document as a whole.
+struct DocumentFacts {
+    largest: i64,
+    /// The largest that nobody paid with.
+    largest_unpaid: i64,
+    /// The values with a label of a total, and their rows.
+    totals: Vec<(i64, usize)>,
+    first_payment: Option<usize>,
+    height: f32,
+    rows: usize,
+}
+
+impl DocumentFacts {
+    fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount], values: &BTreeSet<i64>) -> Self {
+        let is_paid = |amount: &LabelledAmount| {
+            amount.means(WordMeaning::Cash) || amount.means(WordMeaning::Change) || amount.means(WordMeaning::Earlier)
+        };
+        let totals: Vec<(i64, usize)> = amounts
+            .iter()
+            .filter(|amount| amount.label.is_some_and(|label| is_total(label.meaning)) && amount.thousandths() != 0)
+            .map(|amount| (amount.thousandths(), amount.row))
+            .collect();
+        let mut heights: Vec<f32> = amounts.iter().filter_map(|amount| height(rows, amount)).collect();
+        heights.sort_by(f32::total_cmp);
+        Self {
+            largest: values.last().copied().unwrap_or_default(),
+            largest_unpaid: amounts
+                .iter()
+                .filter(|amount| !is_paid(amount))
+                .map(LabelledAmount::thousandths)
+                .max()
+                .unwrap_or_default(),
+            first_payment: amounts
+                .iter()
+                .find(|amount| {
+                    amount.means(WordMeaning::Cash)
+                        || amount.means(WordMeaning::Card)
+                        || amount.means(WordMeaning::Change)
+                })
+                .map(|amount| amount.row),
+            totals,
+            height: heights.get(heights.len() / 2).copied().unwrap_or(1.0),
+            rows: rows.len(),
+        }
+    }
+}
+
+fn height(rows: &[RowText<'_>], amount: &LabelledAmount) -> Option<f32> {
+    Some(rows.get(amount.row)?.place(&amount.chars)?.0.height())
+}
+
+fn evidence(
+    value: i64,
+    occurrences: &[&LabelledAmount],
+    rows: &[RowText<'_>],
+    facts: &DocumentFacts,
+    sums: &Sums,
+) -> Evidence {
+    use WordMeaning::{
+        AmountDue, Card, Cash, Change, Charge, Discount, Earlier, GrossTotal, Net, Prepaid, Rounding, Saving, Tax, Tip,
+        Total,
+    };
+    let mut evidence = Evidence::found();
+    let labelled = |meanings: &[WordMeaning], ways: &[LabelWay]| {
+        occurrences
+            .iter()
+            .filter_map(|amount| amount.label)
+            .any(|label| meanings.contains(&label.meaning) && ways.contains(&label.way))
+    };
+    let any = [LabelWay::Beside, LabelWay::BesideFirst, LabelWay::Above, LabelWay::NextRow];
+    evidence.fact("beside total", labelled(&[Total], &[LabelWay::Beside]));
+    evidence.fact("beside gross total", labelled(&[GrossTotal], &[LabelWay::Beside]));
+    evidence.fact("beside amount due", labelled(&[AmountDue], &[LabelWay::Beside]));
+    evidence.fact("first beside total", labelled(&[Total, GrossTotal, AmountDue], &[LabelWay::BesideFirst]));
+    evidence.fact("below total", labelled(&[Total], &[LabelWay::Above]));
+    evidence.fact("below gross total", labelled(&[GrossTotal, AmountDue], &[LabelWay::Above]));
+    evidence.fact("next row total", labelled(&[Total, GrossTotal, AmountDue], &[LabelWay::NextRow]));
+    evidence.fact("net", labelled(&[Net], &any));
+    evidence.fact("tax", labelled(&[Tax], &any));
+    evidence.fact("cash", labelled(&[Cash], &any));
+    evidence.fact("card", labelled(&[Card], &any));
+    evidence.fact("change", labelled(&[Change], &any));
+    evidence.fact("earlier", labelled(&[Earlier], &any));
+    evidence
+        .fact("other label", labelled(&[Discount, Rounding, Tip, Charge, Saving, Prepaid, WordMeaning::Count], &any));
+    evidence.fact("no label", occurrences.iter().all(|amount| amount.label.is_none()));
+    evidence.fact("twice", occurrences.len() >= 2);
+    evidence.fact("three times", occurrences.len() >= 3);
+    evidence.fact("largest", value == facts.largest);
+    evidence.fact("largest unpaid", value == facts.largest_unpaid);
+    let largest_total = facts.totals.iter().map(|(value, _)| *value).max();
+    let is_total = facts.totals.iter().any(|(total, _)| *total == value);
+    let differ = facts.totals.iter().map(|(total, _)| *total).collect::<BTreeSet<_>>().len() > 1;
+    evidence.fact("largest total", is_total && differ && Some(value) == largest_total);
+    evidence.fact("first total", is_total && differ && facts.totals.first().is_some_and(|(total, _)| *total == value));
+    evidence.fact("last total", is_total && differ && facts.totals.last().is_some_and(|(total, _)| *total == value));
+    evidence.fact("no total elsewhere", !facts.totals.iter().any(|(total, _)| *total != value));
+    let is_later = |amount: &&LabelledAmount| facts.first_payment.is_some_and(|payment| amount.row > payment);
+    evidence.fact("after payment", occurrences.iter().all(is_later));
+    evidence.fact("beside rate", occurrences.iter().all(|amount| amount.has_rate));
+    evidence.fact("currency", occurrences.iter().any(|amount| amount.amount.currency().is_some()));
+    evidence.fact("negative", value < 0);
+    evidence.fact("integer", occurrences.iter().all(|amount| amount.is_integer));
+    evidence.fact("not last", occurrences.iter().all(|amount| !amount.is_last));
+    let last = occurrences.last().map_or(0, |amount| amount.row);
+    evidence.measure("height on page", coordinate(last) / coordinate(facts.rows.max(1)));
+    let tallest = occurrences.iter().filter_map(|amount| height(rows, amount)).fold(0.0, f32::max);
+    evidence.measure("larger letters", (tallest / facts.height.max(1.0)).ln().clamp(-1.0, 1.0));
+    let surest =
+        occurrences.iter().filter_map(|amount| Some(rows.get(amount.row)?.place(&amount.chars)?.1)).fold(0.0, f32::max);
+    evidence.measure("misread", 1.0 - surest);
+    sums.support(value, &mut evidence);
+    evidence
+}
+
+/// The sums of a document.
+struct Sums {
+    nets: Vec<i64>,
+    taxes: Vec<i64>,
+    /// Taxes, tips, charges and roundings, which are added to a net amount; discounts are taken off.
+    additions: Vec<i64>,
+    paid: Vec<i64>,
+    cards: Vec<i64>,
+    change: Vec<i64>,
+    totals: Vec<i64>,
+    roundings: Vec<i64>,
+    /// The last amounts of the rows with articles, from the top, with whether a total or net amount stands right below.
+    runs: BTreeSet<i64>,
+    prepaid: Vec<i64>,
+}
+
+impl Sums {
+    fn of(amounts: &[LabelledAmount]) -> Self {
+        use WordMeaning::{Card, Cash, Change, Charge, Discount, Net, Prepaid, Rounding, Tax, Tip};
+        let all = |meanings: &[WordMeaning]| -> Vec<i64> {
+            let labelled =
+                amounts.iter().filter(|amount| amount.label.is_some_and(|label| meanings.contains(&label.meaning)));
+            let values: BTreeSet<i64> = labelled.map(LabelledAmount::thousandths).filter(|value| *value != 0).collect();
+            values.into_iter().take(VALUES_MAX).collect()
+        };
+        let mut additions = all(&[Tax, Tip, Charge, Rounding]);
+        additions.extend(all(&[Discount]).into_iter().map(|value| -value.abs()));
+        Self {
+            nets: all(&[Net]),
+            taxes: all(&[Tax]),
+            additions,
+            paid: all(&[Cash, Card]),
+            cards: all(&[Card]),
+            change: amounts
+                .iter()
+                .filter(|amount| amount.means(Change))
+                .map(LabelledAmount::thousandths)
+                .take(VALUES_MAX)
+                .collect(),
+            totals: all(&[WordMeaning::Total, WordMeaning::GrossTotal, WordMeaning::AmountDue]),
+            roundings: all(&[Rounding]),
+            runs: run_sums(amounts),
+            prepaid: all(&[Prepaid]),
+        }
+    }
+
+    /// The facts of sums that have this value.
+    fn support(&self, value: i64, evidence: &mut Evidence) {
+        let equal = |one: i64, other: i64| (one - other).abs() < EQUAL;
+        let changed = self.paid.iter().any(|paid| self.change.iter().any(|change| equal(paid - change.abs(), value)));
+        evidence.fact("paid less change", changed);
+        evidence.fact("paid exactly", self.cards.iter().any(|paid| equal(*paid, value)));
+        let one_tax = self.nets.iter().any(|net| self.taxes.iter().any(|tax| equal(net + tax, value)));
+        let all_taxes: i64 = self.taxes.iter().sum();
+        let with_all = self.nets.iter().any(|net| equal(net + all_taxes, value)) && self.taxes.len() > 1;
+        let two = self.nets.iter().any(|net| {
+            self.additions.iter().enumerate().any(|(index, one)| {
+                equal(net + one, value)
+                    || self.additions.iter().skip(index + 1).any(|other| equal(net + one + other, value))
+            })
+        });
+        evidence.fact("net and tax", one_tax || with_all);
+        evidence.fact("net and additions", two && !one_tax && !with_all);
+        evidence.fact(
+            "net of another",
+            self.totals.iter().any(|total| self.taxes.iter().any(|tax| equal(value + tax, *total))),
+        );
+        let add =
+            |total: &i64, to: i64| self.additions.iter().any(|more| equal(total + more, to)) && !equal(*total, to);
+        evidence.fact("another total and additions", self.totals.iter().any(|total| add(total, value)));
+        evidence.fact("additions of another total", self.totals.iter().any(|total| add(&value, *total)));
+        let rounded = self
+            .totals
+            .iter()
+            .chain(&self.nets)
+            .any(|total| self.roundings.iter().any(|by| equal(total + by, value) || equal(total - by, value)));
+        evidence.fact("rounded", rounded);
+        let is_near = |total: &i64| *total != value && (total - value).abs() <= ROUNDING && value % 50 == 0;
+        evidence.fact("rounded by little", self.totals.iter().any(is_near));
+        evidence.fact("sum of articles", self.runs.contains(&value));
+        let sum_and_tax = self.additions.iter().any(|more| self.runs.contains(&(value - more)));
+        evidence.fact("sum of articles and tax", sum_and_tax && !self.runs.contains(&value));
+        evidence.fact(
+            "less prepaid",
+            self.totals.iter().any(|total| self.prepaid.iter().any(|paid| equal(total - paid.abs(), value))),
+        );
+        evidence.fact(
+            "before prepaid",
+            self.totals.iter().any(|due| self.prepaid.iter().any(|paid| equal(due + paid.abs(), value))),
+        );
+    }
+}
+
+/// The sums of two or more amounts of rows one after the other, which end where the first total or net amount is.
+fn run_sums(amounts: &[LabelledAmount]) -> BTreeSet<i64> {
+    let is_end = |amount: &LabelledAmount| {
+        amount.label.is_some_and(|label| {
+            label.way != LabelWay::Above && (is_total(label.meaning) || label.meaning == WordMeaning::Net)
+        })
+    };
+    let mut sums = BTreeSet::new();
+    let ends: Vec<usize> =
+        amounts.iter().enumerate().filter(|(_, amount)| is_end(amount)).map(|(index, _)| index).take(3).collect();
+    for end in ends {
+        let articles = amounts.get(..end).unwrap_or_default().iter().rev().filter(|amount| amount.is_last);
+        let articles = articles.filter(|amount| {
+            amount.label.is_none_or(|label| label.way == LabelWay::Above || label.meaning == WordMeaning::Discount)
+        });
+        let mut sum = 0_i64;
+        for (count, article) in articles.take(SUMMED_MAX).enumerate() {
+            sum = sum.saturating_add(article.thousandths());
+            if count > 0 && sum > 0 {
+                sums.insert(sum);
+            }
+        }
+    }
+    sums
+}
