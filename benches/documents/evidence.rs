@@ -1,5 +1,5 @@
 //! Prints the candidates for the fields of documents with what speaks for each, a line of JSON for each document, for
-//! `fit.py`. Reads answers of the reader of documents, as `measure.py --save` keeps them.
+//! `fit.py`. Reads answers of the reader of documents, as `measure.py --save FILE --lines` keeps them.
 
 use std::io::{BufRead, Write};
 
@@ -27,9 +27,8 @@ fn main() -> std::io::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in std::io::stdin().lock().lines() {
         let answer: Value = serde_json::from_str(&line?)?;
-        let pages: Vec<Vec<OcrLine>> = array(answer.pointer("/answer/document/pages"))
-            .map(|page| array(page.get("lines")).filter_map(ocr_line).collect())
-            .collect();
+        let pages: Vec<Vec<OcrLine>> =
+            array(answer.get("pages")).map(|page| array(page.get("lines")).filter_map(ocr_line).collect()).collect();
         let rows: Vec<Vec<RowOfLines>> =
             pages.iter().map(|lines| order::rows(&lines.iter().map(OcrLine::area).collect::<Vec<_>>())).collect();
         let document = DocumentText::new(rows.iter().map(Vec::as_slice).zip(pages.iter().map(Vec::as_slice)));

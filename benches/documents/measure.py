@@ -44,6 +44,7 @@ def parse():
     parser.add_argument("--set", action="append", dest="sets", metavar="NAME", help="only this set; may be given several times")
     parser.add_argument("--limit", type=int, metavar="N", help="only N documents, from each set by turns")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the fields of each answer, a line of JSON for each document")
+    parser.add_argument("--lines", action="store_true", help="keep the lines of the pages with them, for fit.py")
     parser.add_argument("--wrong", action="store_true", help="list the wrong answers with the expected ones")
     parser.add_argument("--show", action="store_true", help="print of the part hidden what is printed of the other: it is not hidden after that")
     options = parser.parse_args()
@@ -69,7 +70,8 @@ def documents_of(options):
 class Reader:
     """Asks the daemon, over one connection."""
 
-    def __init__(self, url, model):
+    def __init__(self, url, model, with_lines=False):
+        self.with_lines = with_lines
         address = urlsplit(url)
         connection = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         self.connection = connection(address.hostname, address.port, timeout=TIMEOUT_S)
@@ -87,6 +89,8 @@ class Reader:
             sys.exit(f"the daemon answers {status}: {body.get('error')}")
         answer = {"status": status, "seconds": round(time.monotonic() - began, 3), "fields": {}, "doubtful": {}}
         answer.update({kind: body.get("document", {}).get(kind, {}) for kind in ("fields", "doubtful")})
+        if self.with_lines:
+            answer["pages"] = [{"lines": page["lines"]} for page in body.get("document", {}).get("pages", [])]
         if status != 200:
             answer["error"] = body.get("error")
         return answer
@@ -99,7 +103,7 @@ class Reader:
 
 def ask_all(options, documents):
     """{(set, file): answer}. What is answered is saved at once, so an interrupted measurement is not lost."""
-    reader, answers = Reader(options.url, options.model), {}
+    reader, answers = Reader(options.url, options.model, options.lines), {}
     save = open(options.save, "w", encoding="utf-8") if options.save else None
     try:
         for number, (name, row) in enumerate(documents, 1):

@@ -58,3 +58,36 @@ pub(super) fn likeliest<'e>(field: &str, candidates: impl Iterator<Item = &'e Ev
     let sum = (-top).exp() + scores.iter().map(|score| (score - top).exp()).sum::<f32>();
     Some((best, (most - top).exp() / sum))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_of_the_weights_is_a_number_of_a_known_form() {
+        let names = [
+            "total",
+            "net",
+            "tax",
+            "currency",
+            "supplier",
+            "document_date",
+            "due_date",
+            "document_number",
+            "iban",
+            "vat_id",
+        ];
+        for line in include_str!("weights.tsv").lines() {
+            let [field, fact, weight] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
+            assert!(names.contains(&field) && !fact.is_empty() && weight.parse::<f32>().unwrap().is_finite(), "{line}");
+        }
+        assert!(names.iter().all(|name| WEIGHTS.contains_key(name)));
+    }
+
+    #[test]
+    fn the_probabilities_of_candidates_that_nothing_tells_apart_are_equal_and_leave_room_for_none() {
+        let (index, probability) = likeliest("total", [Evidence::default(), Evidence::default()].iter()).unwrap();
+        assert!(index < 2 && (probability - 1.0 / 3.0).abs() < 1e-6);
+        assert_eq!(likeliest("total", std::iter::empty()), None);
+    }
+}
