@@ -47,8 +47,18 @@ class Question:
 
     def __init__(self, row, name, field, candidates):
         self.row, self.name, self.field, self.candidates = row, name, field, candidates
-        self.right = np.array([judge(field, row, {field: {"value": candidate["value"]}}) == RIGHT for candidate in candidates], bool)
+        self.right = np.array([has_truth(field, row) and judge(field, row, {field: {"value": candidate["value"]}}) == RIGHT for candidate in candidates], bool)
         self.part = hashlib.sha256(row["issuer_key"].encode()).digest()[1] % PARTS if row.get("issuer_key") else hash_of(row["file"]) % PARTS
+
+    def likeliest(self, weights):
+        """(the best candidate of the likeliest value, its probability), as evidence.rs; (None, 0) without candidates."""
+        given = self.probabilities(weights)[:-1]
+        if not len(given):
+            return None, 0.0
+        values = [json.dumps(candidate["value"], sort_keys=True) for candidate in self.candidates]
+        of_value = {value: sum(share for share, other in zip(given, values) if other == value) for value in values}
+        best = max(range(len(given)), key=lambda index: (of_value[values[index]], given[index]))
+        return best, float(of_value[values[best]])
 
     def encode(self, facts):
         self.matrix = np.zeros((len(self.candidates), len(facts)))
@@ -62,6 +72,11 @@ class Question:
         scores = np.append(self.matrix @ weights, 0.0)
         scores = np.exp(scores - scores.max())
         return scores / scores.sum()
+
+
+def is_without(field, row):
+    """True for a field that no document of this kind has, so that all candidates are wrong."""
+    return field == "due_date" and row["kind"] == "receipt"
 
 
 def hash_of(text):
@@ -92,7 +107,7 @@ def main():
     written = {}
     for field in options.fields or documents[0][2]:
         asked = [Question(row, f"{name}/{row['file']}", field, fields[field])
-                 for name, row, fields in documents if not row.get("doubt") and has_truth(field, row)]
+                 for name, row, fields in documents if not row.get("doubt") and (has_truth(field, row) or is_without(field, row))]
         # A document without this field in its truth may still have it on the page, so it says nothing.
         counts = Counter(fact for question in asked for fact in {fact for candidate in question.candidates for fact in candidate["facts"]})
         facts = {fact: index for index, fact in enumerate(sorted(fact for fact, count in counts.items() if count >= RARE))}
@@ -104,16 +119,13 @@ def main():
             for question in asked:
                 if question.part != part:
                     continue
-                given = question.probabilities(weights)
-                if len(given) == 1:
-                    misses.append((question, None, 0))
-                    continue
-                best = int(given[:-1].argmax())
-                answers.append((float(given[best]), bool(question.right[best])))
-                misses.append((question, best, float(given[best])))
+                best, sure = question.likeliest(weights)
+                misses.append((question, best, sure))
+                if best is not None:
+                    answers.append((sure, bool(question.right[best])))
         found = sum(bool(question.right.any()) for question in asked)
-        curve = Curve(answers, len(asked))
-        print(f"\n### {field}: {len(asked)} documents, right among the candidates {found}")
+        curve = Curve(answers, sum(has_truth(field, question.row) for question in asked))
+        print(f"\n### {field}: {len(asked)} documents, {curve.documents} with it, right among the candidates {found}")
         for threshold in (0, .3, .5, .7, .8, .9, .95, .98):
             point = curve.at_threshold(threshold)
             print(f"  from {threshold:4}: answered {point.coverage:.3f}, wrong {point.wrong_share:.4f} ({point.wrong})")
@@ -131,7 +143,7 @@ def main():
             for question, best, sure in sorted(misses, key=lambda miss: -miss[2]):
                 if best is None or not question.right[best]:
                     read = question.candidates[best]["value"] if best is not None else None
-                    print(f"  {sure:.3f} {question.name}: is {question.row['truth'][field]}, read {read}, candidate {bool(question.right.any())}")
+                    print(f"  {sure:.3f} {question.name}: is {question.row['truth'].get(field)}, read {read}, candidate {bool(question.right.any())}")
         weights = fit(asked, len(facts))
         written[field] = {fact: float(weights[index]) for fact, index in facts.items()}
     if options.write:

@@ -217,7 +217,7 @@ impl<'p> DocumentText<'p> {
     pub fn find(&self, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
         if let Some(weights) = field.by_evidence() {
             let candidates = self.candidates(field.pattern);
-            let (index, confidence) = evidence::likeliest(weights, candidates.iter().map(|found| &found.evidence))?;
+            let (index, confidence) = evidence::likeliest(weights, &candidates)?;
             let chosen = candidates.into_iter().nth(index).filter(|_| confidence >= LIKELY_MIN)?;
             return self.found(chosen.row, &chosen.chars, chosen.value, Some(confidence));
         }

@@ -55,7 +55,11 @@ fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<(Range<usize>, String)> {
         let is_date = |chars: &Range<usize>| {
             dates.iter().any(|date| date.chars.start < chars.end && chars.start < date.chars.end)
         };
-        found.extend(numbers.filter(|(chars, _)| !is_date(chars)));
+        for (chars, text) in numbers.filter(|(chars, _)| !is_date(chars)) {
+            if !found.iter().any(|(other, _)| other.start < chars.end && chars.start < other.end) {
+                found.push((chars, text));
+            }
+        }
     }
     found
 }

@@ -7,6 +7,9 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::candidate::FieldCandidate;
+use super::value::ParsedFieldValue;
+
 /// The facts of a candidate: each with its strength, 1 if it is simply true.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence(Vec<(&'static str, f32)>);
@@ -46,17 +49,28 @@ static WEIGHTS: LazyLock<HashMap<&'static str, FactWeights>> = LazyLock::new(|| 
     weights
 });
 
-/// The likeliest candidate, and the probability that it is right.
-pub(super) fn likeliest<'e>(field: &str, candidates: impl Iterator<Item = &'e Evidence>) -> Option<(usize, f32)> {
+/// The likeliest value by its best candidate, and the probability that it is right: the sum over all candidates with
+/// this value.
+pub(super) fn likeliest(field: &str, candidates: &[FieldCandidate]) -> Option<(usize, f32)> {
     let weights = WEIGHTS.get(field)?;
-    let score = |evidence: &Evidence| -> f32 {
-        evidence.0.iter().map(|(fact, strength)| weights.get(fact).unwrap_or(&0.0) * strength).sum()
+    let score = |candidate: &FieldCandidate| -> f32 {
+        candidate.evidence.0.iter().map(|(fact, strength)| weights.get(fact).unwrap_or(&0.0) * strength).sum()
     };
-    let scores: Vec<f32> = candidates.map(score).collect();
-    let (best, most) = scores.iter().copied().enumerate().max_by(|one, other| one.1.total_cmp(&other.1))?;
-    let top = most.max(0.0);
-    let sum = (-top).exp() + scores.iter().map(|score| (score - top).exp()).sum::<f32>();
-    Some((best, (most - top).exp() / sum))
+    let scores: Vec<f32> = candidates.iter().map(score).collect();
+    let top = scores.iter().copied().fold(0.0, f32::max);
+    let shares: Vec<f32> = scores.iter().map(|score| (score - top).exp()).collect();
+    let sum = (-top).exp() + shares.iter().sum::<f32>();
+    let of_value = |value: &ParsedFieldValue| -> f32 {
+        candidates.iter().zip(&shares).filter(|(other, _)| other.value == *value).map(|(_, share)| share).sum()
+    };
+    let totals: Vec<f32> = candidates.iter().map(|candidate| of_value(&candidate.value)).collect();
+    let place =
+        |index: &usize| (totals.get(*index).copied().unwrap_or(0.0), shares.get(*index).copied().unwrap_or(0.0));
+    let best = (0..candidates.len()).max_by(|one, other| {
+        let (one, other) = (place(one), place(other));
+        one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+    })?;
+    Some((best, place(&best).0 / sum))
 }
 
 #[cfg(test)]
@@ -84,10 +98,17 @@ mod tests {
         assert!(names.iter().all(|name| WEIGHTS.contains_key(name)));
     }
 
+    fn candidate(value: &str) -> FieldCandidate {
+        let value = ParsedFieldValue::Text(value.to_owned());
+        FieldCandidate { row: 0, chars: 0..1, value, evidence: Evidence::default() }
+    }
+
     #[test]
-    fn the_probabilities_of_candidates_that_nothing_tells_apart_are_equal_and_leave_room_for_none() {
-        let (index, probability) = likeliest("total", [Evidence::default(), Evidence::default()].iter()).unwrap();
-        assert!(index < 2 && (probability - 1.0 / 3.0).abs() < 1e-6);
-        assert_eq!(likeliest("total", std::iter::empty()), None);
+    fn what_nothing_tells_apart_is_equally_likely_and_equal_values_count_together() {
+        let (_, probability) = likeliest("total", &[candidate("a"), candidate("b")]).unwrap();
+        assert!((probability - 1.0 / 3.0).abs() < 1e-6, "with room for none of them: {probability}");
+        let (index, probability) = likeliest("total", &[candidate("a"), candidate("b"), candidate("b")]).unwrap();
+        assert!(index > 0 && (probability - 0.5).abs() < 1e-6, "{index} {probability}");
+        assert_eq!(likeliest("total", &[]), None);
     }
 }
