@@ -47,6 +47,8 @@ impl Truth {
 struct Counts {
     right: usize,
     wrong: usize,
+    /// Right, and answered as doubtful.
+    doubtful: usize,
     missing: usize,
 }
 
@@ -72,31 +74,36 @@ fn totals_and_dates_of_receipts_and_invoices_in_five_languages_are_found() {
     for line in String::from_utf8(output.stdout).unwrap().lines() {
         let answer: Value = serde_json::from_str(line).unwrap();
         let name = Path::new(answer["file"].as_str().unwrap()).file_name().unwrap().to_str().unwrap();
-        let (truth, fields) = (&truths[name], &answer["document"]["fields"]);
+        let truth = &truths[name];
         words += truth.words.len();
         words_read += truth.words_in(answer["document"]["pages"][0]["text"].as_str().unwrap());
-        let found = [
-            ("total", &fields["total"]["value"]["amount"], &truth.total),
-            ("date", &fields["date"]["value"], &truth.date),
-            ("number", &fields["number"]["value"], &truth.number),
-        ];
-        for (field, value, expected) in found {
+        let expected = [("total", &truth.total), ("date", &truth.date), ("number", &truth.number)];
+        for (field, expected) in expected {
+            let value = |kind: &str| {
+                let value = &answer["document"][kind][field]["value"];
+                value["amount"].as_str().or(value.as_str()).map(str::to_owned)
+            };
+            let (sure, doubtful) = (value("fields"), value("doubtful"));
             let counts = counts.entry(field).or_default();
-            match value.as_str() {
-                None => counts.missing += 1,
-                Some(value) if value == expected => counts.right += 1,
-                Some(_) => counts.wrong += 1,
+            match (&sure, &doubtful) {
+                (Some(value), _) if value == expected => counts.right += 1,
+                (Some(_), _) => counts.wrong += 1,
+                (None, Some(value)) if value == expected => counts.doubtful += 1,
+                (None, _) => counts.missing += 1,
             }
-            if value.as_str() != Some(expected) {
-                println!("{name}: {field} is {expected}, got {value} on\n{}", answer["document"]["pages"][0]["text"]);
+            if sure.as_ref() != Some(expected) {
+                let text = &answer["document"]["pages"][0]["text"];
+                println!("{name}: {field} is {expected}, got {sure:?}, doubtful {doubtful:?} on\n{text}");
             }
         }
     }
     println!("{counts:?}, {words_read} of {words} words");
     assert!(words_read * 100 >= words * 98, "{words_read} of {words} words");
-    for (field, least) in [("total", 48), ("date", 48), ("number", 43)] {
+    // A date that stands in a table beside the due date is doubtful.
+    for (field, least, with_doubtful) in [("total", 48, 49), ("date", 44, 48), ("number", 43, 46)] {
         let counts = &counts[field];
-        assert_eq!(counts.right + counts.wrong + counts.missing, 50);
+        assert_eq!(counts.right + counts.wrong + counts.doubtful + counts.missing, 50);
         assert!(counts.right >= least && counts.wrong <= 1, "{field}: {counts:?}");
+        assert!(counts.right + counts.doubtful >= with_doubtful, "{field}: {counts:?}");
     }
 }

@@ -12,7 +12,7 @@
 //! * `fields/origin.rs` - hints on the country
 //! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - what speaks for a value, and the choice by it
 //! * `fields/total.rs`, `fields/taxes.rs`, `fields/currency.rs`, `fields/document_date.rs`, `fields/document_number.rs`,
-//!   `fields/supplier.rs` - the values that are chosen so
+//!   `fields/supplier.rs`, `fields/registered_number.rs` - the values that are chosen so
 
 mod amount;
 mod candidate;
