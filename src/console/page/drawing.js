@@ -98,13 +98,14 @@ function page(one, picture, fields) {
 }
 
 function fieldValue(value) {
+  if (Array.isArray(value)) return value.map(({ rate, amount }) => (rate ? `${amount} (${rate} %)` : amount)).join(', ');
   if (value && typeof value === 'object') return `${value.amount ?? ''} ${value.currency ?? ''}`.trim();
   return String(value);
 }
 
 /** The pages and fields of a document. */
-export function pagesOf({ pages, fields }, picture) {
-  const found = Object.entries(fields);
+export function pagesOf({ pages, fields, doubtful = {} }, picture) {
+  const found = [...Object.entries(fields), ...Object.entries(doubtful).map(([name, field]) => [`${name} (doubtful)`, field])];
   const table = h('table', { class: 'plain' }, h('caption', null, 'Fields'),
     heads(['Field', 'Value', 'On the page'], ['Confidence']),
     h('tbody', null, found.map(([name, field]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, fieldValue(field.value)),
