@@ -48,7 +48,7 @@ class Question:
     def __init__(self, row, name, field, candidates):
         self.row, self.name, self.field, self.candidates = row, name, field, candidates
         self.right = np.array([has_truth(field, row) and judge(field, row, {field: {"value": candidate["value"]}}) == RIGHT for candidate in candidates], bool)
-        self.part = hashlib.sha256(row["issuer_key"].encode()).digest()[1] % PARTS if row.get("issuer_key") else hash_of(row["file"]) % PARTS
+        self.part = hashlib.sha256((row.get("issuer_key") or row["file"]).encode()).digest()[1] % PARTS
 
     def likeliest(self, weights):
         """(the best candidate of the likeliest value, its probability), as evidence.rs; (None, 0) without candidates."""
@@ -79,10 +79,6 @@ def is_without(field, row):
     return field == "due_date" and row["kind"] == "receipt"
 
 
-def hash_of(text):
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-
-
 def loss(weights, questions):
     """The negative logarithm of the likelihood, with its gradient."""
     total, gradient = PENALTY * weights @ weights / 2, PENALTY * weights
@@ -106,9 +102,9 @@ def main():
     documents = [(row["set"], rows[row["set"], row["file"]], row["fields"]) for row in read_rows(options.evidence) if (row["set"], row["file"]) in rows]
     written = {}
     for field in options.fields or documents[0][2]:
+        # A document without this field in its truth may still have it on the page, so it is asked only where that cannot be.
         asked = [Question(row, f"{name}/{row['file']}", field, fields[field])
                  for name, row, fields in documents if not row.get("doubt") and (has_truth(field, row) or is_without(field, row))]
-        # A document without this field in its truth may still have it on the page, so it says nothing.
         counts = Counter(fact for question in asked for fact in {fact for candidate in question.candidates for fact in candidate["facts"]})
         facts = {fact: index for index, fact in enumerate(sorted(fact for fact, count in counts.items() if count >= RARE))}
         for question in asked:

@@ -80,7 +80,7 @@ fn shipped(model: &str, runtime: &str) -> TestRoot {
     let section = "[pipeline.document_reading]\n";
     let config = config.replace(section, &format!("{section}shorter_side_min = 320\nlonger_side_max = 416\n"));
     let config = if model == DOCUMENTS { config.split("[[golden]]").next().unwrap_or_default() } else { &config };
-    // A page takes an emulated CPU ten minutes, and more next to other work.
+    // An emulated CPU needs longer for a page than any caller waits.
     root.file(&format!("{model}/model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 3600000\n"))
 }
 

@@ -1,4 +1,5 @@
-//! Finds fields of a page, such as the total of a receipt: a value of some form, next to or below words that name it.
+//! Finds fields of a document, such as the total of a receipt: a value of some form next to or below words that name it,
+//! or the value for which there is the most evidence.
 //!
 //! Files, in reading order:
 //! * `fields.rs` - a field as it is declared, and the choice among the values found
@@ -7,10 +8,10 @@
 //! * `fields/labels.rs` - words that name a value, however a model read them
 //! * `fields/digits.rs` - digits, and the letters that are read in their place
 //! * `fields/amount.rs`, `fields/date.rs`, `fields/identifiers.rs` - the forms of values
-//! * `fields/words.rs`, `fields/words.tsv` - what words say of the numbers around them
-//! * `fields/labelled_amount.rs` - the amounts of a document with what words say of them
+//! * `fields/words.rs`, `fields/words.tsv` - the meaning of words for the numbers around them
+//! * `fields/labelled_amount.rs` - the amounts of a document with their meanings
 //! * `fields/origin.rs` - hints on the country
-//! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - what speaks for a value, and the choice by it
+//! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - the evidence for a value, and the choice by it
 //! * `fields/total.rs`, `fields/taxes.rs`, `fields/currency.rs`, `fields/document_date.rs`, `fields/document_number.rs`,
 //!   `fields/supplier.rs`, `fields/registered_number.rs` - the values that are chosen so
 
@@ -87,7 +88,7 @@ pub enum DocumentFieldPattern {
     Date,
     /// An international bank account number with right check digits.
     Iban,
-    /// A tax number of a European company.
+    /// A tax number: with labels of its own, of a European company; else also of the countries in `identifiers.rs`.
     VatId,
     /// Letters and digits without spaces, with at least one digit.
     Number,
@@ -117,7 +118,7 @@ impl DocumentFieldPattern {
 
     /// The name of its weights, if a value of this form is chosen by evidence: words that name it are known, and so
     /// are those of the numbers around it.
-    pub fn by_evidence(self) -> Option<&'static str> {
+    fn by_evidence(self) -> Option<&'static str> {
         match self {
             Self::Amount | Self::Date | Self::Number => None,
             Self::Iban => Some("iban"),

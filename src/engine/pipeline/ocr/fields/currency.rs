@@ -8,7 +8,6 @@ use super::evidence::Evidence;
 use super::labelled_amount::LabelledAmount;
 use super::origin::Origin;
 use super::row_text::RowText;
-use super::total::is_total;
 use super::value::ParsedFieldValue;
 use crate::pipeline::ocr::geometry::coordinate;
 
@@ -30,7 +29,7 @@ pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount], origi
         let place = places.entry(origin.of_dollars(code)).or_default();
         place.first.get_or_insert((amount.row, amount.chars.clone()));
         place.amounts += 1;
-        place.totals += usize::from(amount.label.is_some_and(|label| is_total(label.meaning)));
+        place.totals += usize::from(amount.label.is_some_and(|label| label.meaning.is_total()));
     }
     for (index, row) in rows.iter().enumerate() {
         for (chars, code) in amount::currencies_alone(row.chars()) {

@@ -4,12 +4,11 @@ use super::candidate::FieldCandidate;
 use super::date::{self, DayOrder, FoundDate};
 use super::evidence::Evidence;
 use super::origin::Origin;
-use super::row_text::RowText;
+use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
-use crate::pipeline::ocr::geometry::coordinate;
 
-/// A date of the document with what is said of it.
+/// A date of the document with its label.
 struct LabelledDate {
     row: usize,
     found: FoundDate,
@@ -30,9 +29,10 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], origin: &Orig
             }
         }
     }
-    let is_month_first = |date: &LabelledDate| date.found.exchanged.is_none() && is_month_first(rows, date);
-    let is_day_first = |date: &LabelledDate| date.found.exchanged.is_none() && is_day_first(rows, date);
-    let (months, days) = (dates.iter().any(is_month_first), dates.iter().any(is_day_first));
+    let certain: Vec<[u32; 2]> =
+        dates.iter().filter(|date| date.found.exchanged.is_none()).filter_map(|date| parts(rows, date)).collect();
+    let months = certain.iter().any(|[first, second]| *first <= 12 && *second > 12);
+    let days = certain.iter().any(|[first, second]| (13..=31).contains(first) && *second <= 12);
     let candidates = values.iter().filter_map(|(value, is_exchanged)| {
         let same: Vec<&LabelledDate> = dates
             .iter()
@@ -73,7 +73,7 @@ fn labelled(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<LabelledDate> {
                 .into_iter()
                 .map(|date| FoundDate { chars: place.end + date.chars.start..place.end + date.chars.end, ..date });
             for date in behind {
-                if !found.iter().any(|other| other.chars.start < date.chars.end && date.chars.start < other.chars.end) {
+                if !found.iter().any(|other| overlap(&other.chars, &date.chars)) {
                     found.push(date);
                 }
             }
@@ -141,25 +141,13 @@ fn places(same: &[&LabelledDate], dates: &[LabelledDate], rows: &[RowText<'_>], 
     evidence.fact("with dots", same.iter().any(|date| date.found.sign == Some('.')));
     let year = own.and_then(|date| date.get(..4)).and_then(|year| year.parse::<u32>().ok()).unwrap_or_default();
     evidence.fact("year is unlikely", !(2005..=2035).contains(&year));
-    let first = same.first().map_or(0, |date| date.row);
-    evidence.measure("height on page", coordinate(first) / coordinate(rows.len().max(1)));
-    let surest =
-        same.iter().filter_map(|date| Some(rows.get(date.row)?.place(&date.found.chars)?.1)).fold(0.0, f32::max);
-    evidence.measure("misread", 1.0 - surest);
+    evidence.row(same.first().map_or(0, |date| date.row), rows);
+    evidence.reading(rows, same.iter().map(|date| (date.row, &date.found.chars)));
     let has_letters = |date: &&LabelledDate| {
         let chars = rows.get(date.row).and_then(|row| row.chars().get(date.found.chars.clone()));
         date.found.sign.is_some() && chars.is_some_and(|chars| chars.iter().any(|char| char.is_alphabetic()))
     };
     evidence.fact("letters as digits", same.iter().all(has_letters));
-}
-
-/// A date in digits whose second number is above 12.
-fn is_month_first(rows: &[RowText<'_>], date: &LabelledDate) -> bool {
-    parts(rows, date).is_some_and(|[first, second]| first <= 12 && second > 12)
-}
-
-fn is_day_first(rows: &[RowText<'_>], date: &LabelledDate) -> bool {
-    parts(rows, date).is_some_and(|[first, second]| first > 12 && first <= 31 && second <= 12)
 }
 
 /// The first two numbers of a date in digits.

@@ -1,14 +1,17 @@
-//! What speaks for a candidate, and the choice among candidates with a probability that one is right.
+//! Evidence for a candidate, and the choice among candidates with a probability that one is right.
 //!
 //! The choice is a conditional logit model (`McFadden` 1974): each candidate has the sum of the weights of its facts, "none
 //! of them" has 0, and the softmax of these sums is the probability of each. `benches/documents/fit.py` fits the weights
 //! on receipts and invoices with known fields, and writes `weights.tsv`.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use super::candidate::FieldCandidate;
+use super::row_text::RowText;
 use super::value::ParsedFieldValue;
+use crate::pipeline::ocr::geometry::coordinate;
 
 /// The facts of a candidate: each with its strength, 1 if it is simply true.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,6 +31,21 @@ impl Evidence {
         if strength != 0.0 && strength.is_finite() {
             self.0.push((name, strength));
         }
+    }
+
+    /// The place of a row among all rows, from 0 at the top to 1.
+    pub(super) fn row(&mut self, row: usize, rows: &[RowText<'_>]) {
+        self.measure("height on page", coordinate(row) / coordinate(rows.len().max(1)));
+    }
+
+    /// The doubt of the line that was read most surely, among those of these places.
+    pub(super) fn reading<'c>(
+        &mut self,
+        rows: &[RowText<'_>],
+        places: impl Iterator<Item = (usize, &'c Range<usize>)>,
+    ) {
+        let sure = places.filter_map(|(row, chars)| Some(rows.get(row)?.place(chars)?.1));
+        self.measure("misread", 1.0 - sure.fold(0.0, f32::max));
     }
 
     pub fn facts(&self) -> &[(&'static str, f32)] {

@@ -194,7 +194,7 @@ pub(super) fn national_tax_numbers(
         (is_indian || is_swiss || is_gulf || (is_labelled && is_first && is_digits)).then_some((start..end, text))
     });
     for FieldMatch { chars, value } in found {
-        let ParsedFieldValue::Text(text) = value else { continue };
+        let Some(text) = value.into_text() else { continue };
         let digits: Vec<u32> = text.chars().filter_map(|char| char.to_digit(10)).collect();
         let (has_country, check) = match text.len() {
             12 if text.starts_with("CHE") => (true, Some(is_swiss_number(&digits))),

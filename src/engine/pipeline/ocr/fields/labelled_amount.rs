@@ -1,16 +1,17 @@
 //! The amounts of a document, each with what the words around it say that it is.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::amount;
 use super::row_text::{GAP, RowText};
 use super::value::MoneyAmount;
-use super::words::{RowWords, WordMeaning};
+use super::words::{self, RowWords, WordMeaning};
 
-/// The most rows between a label and an amount below it.
-const ROWS_BELOW: usize = 3;
-/// The most line heights between both.
-const BELOW_HEIGHTS: f32 = 4.0;
+/// The most values of a kind that sums are made of.
+pub(super) const VALUES_MAX: usize = 12;
+/// Half a cent and a rounding, in thousandths.
+pub(super) const EQUAL: i64 = 11;
 
 /// Integers that are years, in thousandths.
 const YEARS: std::ops::RangeInclusive<i64> = 1_990_000..=2_099_000;
@@ -31,7 +32,7 @@ pub(super) struct LabelledAmount {
     pub(super) is_integer: bool,
 }
 
-/// What words say of an amount.
+/// The meaning of an amount by the words around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AmountLabel {
     pub(super) meaning: WordMeaning,
@@ -61,6 +62,26 @@ impl LabelledAmount {
     }
 }
 
+/// Returns true if two sums in thousandths are the same but for rounding.
+pub(super) fn is_equal(one: i64, other: i64) -> bool {
+    (one - other).abs() < EQUAL
+}
+
+/// The amounts of each value in thousandths.
+pub(super) fn by_value(amounts: &[LabelledAmount]) -> BTreeMap<i64, Vec<&LabelledAmount>> {
+    let mut values: BTreeMap<i64, Vec<&LabelledAmount>> = BTreeMap::new();
+    for amount in amounts {
+        values.entry(amount.thousandths()).or_default().push(amount);
+    }
+    values
+}
+
+/// The values in thousandths of the amounts with such a label.
+pub(super) fn values_of(amounts: &[LabelledAmount], is_of: impl Fn(WordMeaning) -> bool) -> BTreeSet<i64> {
+    let labelled = amounts.iter().filter(|amount| amount.label.is_some_and(|label| is_of(label.meaning)));
+    labelled.map(LabelledAmount::thousandths).collect()
+}
+
 /// The words and the amounts of one row.
 struct RowParts<'w> {
     words: &'w RowWords,
@@ -83,7 +104,7 @@ impl<'w> RowParts<'w> {
         Self { words, amounts, has_rate: chars.contains(&'%') }
     }
 
-    /// What the words between two places mean together.
+    /// The meaning of the words between two places.
     fn meaning(&self, from: usize, to: usize) -> Option<WordMeaning> {
         let between = self.words.iter().filter(|(place, _)| from <= place.start && place.end <= to);
         WordMeaning::of_amount(&between.map(|(_, meaning)| *meaning).collect::<Vec<_>>())
@@ -114,9 +135,11 @@ pub(super) fn of_rows(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<LabelledA
             if is_other_number {
                 continue;
             }
-            let label = beside.or_else(|| above(rows, &parts, index, chars)).or_else(|| {
-                next_row(rows, &parts, index).map(|meaning| AmountLabel { meaning, way: LabelWay::NextRow })
-            });
+            let above = || words::above(rows, words, index, chars).find_map(|over| WordMeaning::of_amount(&over));
+            let label = |meaning: WordMeaning, way| AmountLabel { meaning, way };
+            let label = beside
+                .or_else(|| above().map(|meaning| label(meaning, LabelWay::Above)))
+                .or_else(|| next_row(rows, &parts, index).map(|meaning| label(meaning, LabelWay::NextRow)));
             found.push(LabelledAmount {
                 row: index,
                 chars: chars.clone(),
@@ -140,29 +163,6 @@ fn may_be_integer(meaning: WordMeaning, row: &RowText<'_>, chars: &Range<usize>,
         && !YEARS.contains(&amount.thousandths())
         && is_alone(row.chars().get(chars.end))
         && (is_alone(before) || before.is_some_and(|char| char.is_alphabetic()))
-}
-
-/// The words above an amount that has none beside it.
-fn above(rows: &[RowText<'_>], parts: &[RowParts<'_>], index: usize, chars: &Range<usize>) -> Option<AmountLabel> {
-    let (row, area) = (rows.get(index)?, rows.get(index)?.place(chars)?.0.bounds());
-    for before in (index.saturating_sub(ROWS_BELOW)..index).rev() {
-        let (above, words) = (rows.get(before)?, &parts.get(before)?.words);
-        if above.page() != row.page() {
-            return None;
-        }
-        let is_over = |place: &Range<usize>| {
-            let label = above.place(place).map(|(label, _)| label.bounds());
-            label.is_some_and(|label| {
-                let gap = area.top - label.bottom;
-                label.overlap_across(&area) > 0.0 && gap <= BELOW_HEIGHTS * label.height().max(area.height())
-            })
-        };
-        let over: Vec<WordMeaning> = words.iter().filter(|(place, _)| is_over(place)).map(|(_, word)| *word).collect();
-        if let Some(meaning) = WordMeaning::of_amount(&over) {
-            return Some(AmountLabel { meaning, way: LabelWay::Above });
-        }
-    }
-    None
 }
 
 /// The words of the next or the last row, where that has no amount and this one no words: a page that is bent.

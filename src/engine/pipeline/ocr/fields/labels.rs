@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::row_text::{GAP, RowText};
+use super::row_text::{GAP, RowText, overlap};
 
 /// A label in the form in which it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl<T: Copy> LabelIndex<T> {
                 let Some(window) = letters.get(start..start + label.0.len()) else { continue };
                 let Some(place) = label.place_at(window, row.chars(), false) else { continue };
                 let is_of_one_line = row.chars().get(place.clone()).is_some_and(|chars| !chars.contains(&GAP));
-                let overlaps = |other: &(Range<usize>, T)| other.0.start < place.end && place.start < other.0.end;
+                let overlaps = |other: &(Range<usize>, T)| overlap(&other.0, &place);
                 if is_of_one_line
                     && found.iter().filter(|other| overlaps(other)).all(|other| other.0.len() < place.len())
                 {

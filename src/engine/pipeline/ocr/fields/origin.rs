@@ -13,7 +13,7 @@ const STATES: &str = "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME M
 const VALUE_ADDED: &[&str] =
     &["gst", "vat", "mwst", "ust", "tva", "iva", "btw", "moms", "dph", "kdv", "sst", "ptu", "abn", "hst"];
 
-/// What hints at a country.
+/// A hint at a country.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CountryHint {
     AmericanAddress,
@@ -80,7 +80,7 @@ impl Origin {
         }
     }
 
-    /// What the origin says for a currency.
+    /// The facts of the origin about a currency.
     pub(super) fn support_currency(&self, code: &str, evidence: &mut Evidence) {
         evidence.fact("dollars", code == "USD");
         evidence.fact("dollars: american address", code == "USD" && self.has(CountryHint::AmericanAddress));
@@ -88,7 +88,7 @@ impl Origin {
         evidence.fact("dollars of another country", matches!(code, "CAD" | "AUD" | "SGD"));
     }
 
-    /// What the origin says of the order of day and month in a date that has two readings.
+    /// The facts of the origin about the order of day and month in a date that has two readings.
     pub(super) fn support_order(&self, is_month_first: bool, evidence: &mut Evidence) {
         evidence.fact("ambiguous", true);
         if is_month_first {

@@ -6,10 +6,9 @@ use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
 use super::identifiers;
 use super::labels::folded;
-use super::row_text::RowText;
+use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
-use crate::pipeline::ocr::geometry::coordinate;
 
 /// Words before the parts of an invoice that are about its customer or its supplier.
 const BUYERS: &[&str] = &[
@@ -49,7 +48,7 @@ const SELLERS: &[&str] = &[
     "satici",
 ];
 
-/// A number that was found, and what its form says.
+/// A number that was found.
 struct FoundNumber {
     row: usize,
     chars: Range<usize>,
@@ -64,7 +63,7 @@ struct FoundNumber {
 pub(super) fn iban_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
     let found = numbers(rows, words, WordMeaning::Iban, |chars, _| {
         let ibans = identifiers::ibans(chars).into_iter();
-        ibans.filter_map(|found| Some((found.chars, text_of(found.value)?, true, Some(true)))).collect()
+        ibans.filter_map(|found| Some((found.chars, found.value.into_text()?, true, Some(true)))).collect()
     });
     candidates(rows, &found)
 }
@@ -72,7 +71,7 @@ pub(super) fn iban_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<F
 pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
     let found = numbers(rows, words, WordMeaning::TaxNumber, |chars, is_labelled| {
         let numbers =
-            identifiers::vat_ids(chars).into_iter().filter_map(|found| Some((found.chars, text_of(found.value)?)));
+            identifiers::vat_ids(chars).into_iter().filter_map(|found| Some((found.chars, found.value.into_text()?)));
         let mut all: Vec<_> = numbers
             .map(|(chars, text)| {
                 let check = identifiers::is_checked_vat_id(&text);
@@ -81,17 +80,13 @@ pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<Fi
             .collect();
         let others = identifiers::national_tax_numbers(chars, is_labelled).into_iter();
         for (chars, text, has_country, check) in others {
-            if !all.iter().any(|(other, ..)| other.start < chars.end && chars.start < other.end) {
+            if !all.iter().any(|(other, ..)| overlap(other, &chars)) {
                 all.push((chars, text, has_country, check));
             }
         }
         all
     });
     candidates(rows, &found)
-}
-
-fn text_of(value: ParsedFieldValue) -> Option<String> {
-    if let ParsedFieldValue::Text(text) = value { Some(text) } else { None }
 }
 
 type NumberForm = (Range<usize>, String, bool, Option<bool>);
@@ -115,10 +110,7 @@ fn numbers(
                 let place = label_of(rows, words, index, &chars, |meaning| !meaning.is_of_amounts());
                 let place = place.filter(|(meaning, _)| *meaning == label).map(|(_, place)| place);
                 let number = FoundNumber { row: index, chars, text, has_country, check, label: place };
-                match of_row
-                    .iter_mut()
-                    .find(|other| other.chars.start < number.chars.end && number.chars.start < other.chars.end)
-                {
+                match of_row.iter_mut().find(|other| overlap(&other.chars, &number.chars)) {
                     Some(known) if !known.has_country && number.has_country => *known = number,
                     Some(_) => {}
                     None => of_row.push(number),
@@ -130,7 +122,7 @@ fn numbers(
     found
 }
 
-/// Each number once, with what speaks for it.
+/// Each number once, with the evidence for it.
 fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate> {
     let sections: Vec<Option<bool>> = sections(rows);
     let mut texts: Vec<&String> = Vec::new();
@@ -151,11 +143,8 @@ fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate
         let section = same.iter().filter_map(|number| sections.get(number.row).copied().flatten()).next_back();
         evidence.fact("below seller", section == Some(true));
         evidence.fact("below buyer", section == Some(false));
-        evidence.measure("height on page", coordinate(number.row) / coordinate(rows.len().max(1)));
-        evidence.measure(
-            "misread",
-            1.0 - rows.get(number.row).and_then(|row| row.place(&number.chars)).map_or(0.0, |(_, sure)| sure),
-        );
+        evidence.row(number.row, rows);
+        evidence.reading(rows, std::iter::once((number.row, &number.chars)));
         let value = ParsedFieldValue::Text(number.text.clone());
         candidates.push(FieldCandidate { row: number.row, chars: number.chars.clone(), value, evidence });
     }

@@ -8,6 +8,11 @@ use super::super::line::OcrLine;
 /// Divides lines of a row. No value reaches over it.
 pub(super) const GAP: char = '\t';
 
+/// Returns true if two places of a row have a character in common.
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// The lines of a row as one text.
 #[derive(Debug)]
 pub(super) struct RowText<'p> {

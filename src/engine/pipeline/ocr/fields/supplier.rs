@@ -7,7 +7,7 @@ use super::evidence::Evidence;
 use super::labels::folded;
 use super::row_text::{GAP, RowText};
 use super::value::ParsedFieldValue;
-use super::words::{RowWords, WordMeaning};
+use super::words::RowWords;
 use crate::pipeline::ocr::geometry::coordinate;
 
 /// The first rows are all looked at, of the others those with a legal form or a label.
@@ -229,10 +229,14 @@ const BUYERS: &[&str] = &[
 /// The names that may be the supplier's.
 pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
     let domains = domains(rows);
+    let texts: Vec<String> = rows.iter().map(|row| row.chars().iter().copied().flat_map(folded).collect()).collect();
+    let has_form = |row: &RowText<'_>| parts(row).iter().any(|part| Name::of(row, part).has(LEGAL_FORMS));
+    let with_form: Vec<bool> = rows.iter().take(FIRST_ROWS).map(has_form).collect();
     let mut heights: Vec<f32> =
         rows.iter().filter_map(|row| Some(row.place(&(0..row.chars().len()))?.0.height())).collect();
     heights.sort_by(f32::total_cmp);
     let height = heights.get(heights.len() / 2).copied().unwrap_or(1.0).max(1.0);
+    let facts = NameFacts { rows, words, height, domains, texts, with_form };
     let mut found = Vec::new();
     let mut section = Section::None;
     for (index, row) in rows.iter().enumerate() {
@@ -251,8 +255,7 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldC
             {
                 continue;
             }
-            let facts = NameFacts { rows, words, index, position, part: &part, height, domains: &domains, section };
-            let Some(evidence) = facts.evidence(&name) else { continue };
+            let Some(evidence) = facts.evidence(&name, index, position, &part, section) else { continue };
             let text = row.text(&name.chars);
             if let Some((rows, more)) = continued(rows, index, &part, &name) {
                 let mut evidence = evidence.clone();
@@ -402,31 +405,38 @@ impl Name {
 struct NameFacts<'d> {
     rows: &'d [RowText<'d>],
     words: &'d [RowWords],
-    index: usize,
-    position: usize,
-    part: &'d Range<usize>,
+    /// The median height of the rows.
     height: f32,
-    domains: &'d [String],
-    section: Section,
+    domains: Vec<String>,
+    /// Of the rows, in plain small letters.
+    texts: Vec<String>,
+    /// True for each of the first rows with a legal form.
+    with_form: Vec<bool>,
 }
 
 impl NameFacts<'_> {
-    fn evidence(&self, name: &Name) -> Option<Evidence> {
-        let row = self.rows.get(self.index)?;
+    /// The evidence for the line at this position of its row.
+    fn evidence(
+        &self,
+        name: &Name,
+        index: usize,
+        position: usize,
+        part: &Range<usize>,
+        section: Section,
+    ) -> Option<Evidence> {
+        let row = self.rows.get(index)?;
         let (area, confidence) = row.place(&name.chars)?;
         let mut evidence = Evidence::found();
         for (place, fact) in ["row 1", "row 2", "row 3", "row 4"].into_iter().enumerate() {
-            evidence.fact(fact, self.index == place);
+            evidence.fact(fact, index == place);
         }
-        evidence.fact("first rows", self.index < FIRST_ROWS);
-        evidence.measure("row", coordinate(self.index.min(20)) / 20.0);
-        evidence.fact("not first of row", self.position > 0);
+        evidence.fact("first rows", index < FIRST_ROWS);
+        evidence.measure("row", coordinate(index.min(20)) / 20.0);
+        evidence.fact("not first of row", position > 0);
         evidence.measure("larger letters", (area.height().max(1.0) / self.height).ln().clamp(-1.0, 1.5));
         evidence.measure("misread", 1.0 - confidence);
         let has_form = name.has(LEGAL_FORMS);
-        let others = self.rows.iter().take(FIRST_ROWS).enumerate().any(|(index, row)| {
-            index != self.index && parts(row).iter().any(|part| Name::of(row, part).has(LEGAL_FORMS))
-        });
+        let others = self.with_form.iter().enumerate().any(|(other, has_form)| other != index && *has_form);
         evidence.fact("legal form", has_form);
         evidence.fact("legal form in another row", !has_form && others);
         evidence.fact(
@@ -444,14 +454,9 @@ impl NameFacts<'_> {
             "mostly other words",
             name.words.iter().filter(|word| OTHERS.contains(&word.as_str())).count() * 2 >= name.words.len(),
         );
-        let meanings: Vec<WordMeaning> = self
-            .words
-            .get(self.index)?
-            .iter()
-            .filter(|(place, _)| place.start >= self.part.start && place.end <= self.part.end)
-            .map(|(_, word)| *word)
-            .collect();
-        evidence.fact("label of a value", !meanings.is_empty());
+        let is_label =
+            self.words.get(index)?.iter().any(|(place, _)| part.start <= place.start && place.end <= part.end);
+        evidence.fact("label of a value", is_label);
         evidence.fact("digits", name.digits > 0);
         evidence.fact("mostly digits", name.digits > name.letters);
         evidence.fact("comma", row.chars().get(name.chars.clone())?.contains(&','));
@@ -464,8 +469,8 @@ impl NameFacts<'_> {
             "name",
             name.label.as_ref().is_some_and(|label| label == "name" || label == "firma" || label == "company"),
         );
-        evidence.fact("of seller", matches!(self.section, Section::Seller(_)));
-        evidence.fact("of buyer", matches!(self.section, Section::Buyer(_)));
+        evidence.fact("of seller", matches!(section, Section::Seller(_)));
+        evidence.fact("of buyer", matches!(section, Section::Buyer(_)));
         let joined: String = name.words.concat();
         evidence.fact(
             "domain",
@@ -475,13 +480,10 @@ impl NameFacts<'_> {
                     .iter()
                     .any(|domain| domain.len() >= 4 && (joined.contains(domain.as_str()) || domain.contains(&joined))),
         );
-        let again = self.rows.iter().enumerate().filter(|(index, _)| *index != self.index).any(|(_, row)| {
-            let text: String = row.chars().iter().copied().flat_map(folded).collect();
-            joined.len() >= 5 && text.contains(&joined)
-        });
+        let is_again = |text: &String| joined.len() >= 5 && text.contains(&joined);
+        let again = self.texts.iter().enumerate().any(|(other, text)| other != index && is_again(text));
         evidence.fact("again", again);
-        let below =
-            self.rows.get(self.index + 1).map(|row| row.chars().iter().filter(|char| char.is_ascii_digit()).count());
+        let below = self.rows.get(index + 1).map(|row| row.chars().iter().filter(|char| char.is_ascii_digit()).count());
         evidence.fact("digits below", below.is_some_and(|digits| digits > 2));
         Some(evidence)
     }

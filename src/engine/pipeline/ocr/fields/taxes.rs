@@ -4,17 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
-use super::labelled_amount::{LabelWay, LabelledAmount};
+use super::labelled_amount::{self, EQUAL, LabelWay, LabelledAmount, VALUES_MAX, is_equal};
 use super::row_text::RowText;
-use super::total::is_total;
 use super::value::{ParsedFieldValue, TaxAmount};
 use super::words::WordMeaning;
-use crate::pipeline::ocr::geometry::coordinate;
 
-/// Half a cent and a rounding, in thousandths.
-const EQUAL: i64 = 11;
-/// The most values of each kind that are added up.
-const VALUES_MAX: usize = 12;
 /// The most taxes of a document.
 const TAXES_MAX: usize = 6;
 
@@ -30,19 +24,14 @@ struct SumValues {
 
 impl SumValues {
     fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Self {
-        let labelled = |is_of: &dyn Fn(WordMeaning) -> bool| -> Vec<i64> {
-            let values: BTreeSet<i64> = amounts
-                .iter()
-                .filter(|amount| amount.label.is_some_and(|label| is_of(label.meaning)))
-                .map(LabelledAmount::thousandths)
-                .filter(|value| *value > 0)
-                .collect();
-            values.into_iter().rev().take(VALUES_MAX).collect()
+        let labelled = |is_of: fn(WordMeaning) -> bool| -> Vec<i64> {
+            let values = labelled_amount::values_of(amounts, is_of);
+            values.into_iter().rev().take_while(|value| *value > 0).take(VALUES_MAX).collect()
         };
         Self {
-            totals: labelled(&is_total),
-            nets: labelled(&|meaning| meaning == WordMeaning::Net),
-            taxes: labelled(&|meaning| meaning == WordMeaning::Tax),
+            totals: labelled(WordMeaning::is_total),
+            nets: labelled(|meaning| meaning == WordMeaning::Net),
+            taxes: labelled(|meaning| meaning == WordMeaning::Tax),
             all: amounts.iter().map(LabelledAmount::thousandths).collect(),
             rates: rows
                 .iter()
@@ -57,12 +46,12 @@ impl SumValues {
     }
 
     fn has_total(&self, value: i64) -> bool {
-        self.totals.iter().any(|total| (total - value).abs() < EQUAL)
+        self.totals.iter().any(|total| is_equal(*total, value))
     }
 }
 
 /// Percentages of a text above 0 and below 50, in hundredths of a percent.
-pub(super) fn rates(chars: &[char]) -> Vec<i64> {
+fn rates(chars: &[char]) -> Vec<i64> {
     let mut rates = Vec::new();
     for (index, _) in chars.iter().enumerate().filter(|(_, char)| **char == '%') {
         let before: Vec<char> = chars
@@ -92,9 +81,10 @@ fn rate(text: &str) -> Option<i64> {
 /// The amounts that may be the net amount.
 pub(super) fn net_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
     let sums = SumValues::of(rows, amounts);
-    let values: BTreeSet<i64> = amounts.iter().map(LabelledAmount::thousandths).filter(|value| *value > 0).collect();
-    let candidates = values.into_iter().filter_map(|value| {
-        let same: Vec<&LabelledAmount> = amounts.iter().filter(|amount| amount.thousandths() == value).collect();
+    let values = labelled_amount::by_value(amounts);
+    let nets: Vec<i64> =
+        amounts.iter().filter(|amount| amount.means(WordMeaning::Net)).map(LabelledAmount::thousandths).collect();
+    let candidates = values.into_iter().filter(|(value, _)| *value > 0).filter_map(|(value, same)| {
         let best = same.iter().max_by_key(|amount| (amount.means(WordMeaning::Net), amount.row))?;
         let mut evidence = Evidence::found();
         let net = |ways: &[LabelWay]| {
@@ -113,7 +103,7 @@ pub(super) fn net_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
             "other label",
             same.iter().all(|amount| {
                 amount.label.is_some_and(|label| {
-                    !matches!(label.meaning, WordMeaning::Net | WordMeaning::Tax) && !is_total(label.meaning)
+                    !matches!(label.meaning, WordMeaning::Net | WordMeaning::Tax) && !label.meaning.is_total()
                 })
             }),
         );
@@ -132,43 +122,21 @@ pub(super) fn net_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
         evidence.fact("above all totals", sums.totals.iter().all(|total| *total < value) && !sums.totals.is_empty());
         let differ = sums.nets.len() > 1 && sums.nets.contains(&value);
         evidence.fact("largest net", differ && sums.nets.iter().max() == Some(&value));
-        evidence.fact(
-            "first net",
-            differ
-                && amounts
-                    .iter()
-                    .find(|amount| amount.means(WordMeaning::Net))
-                    .is_some_and(|amount| amount.thousandths() == value),
-        );
-        evidence.fact(
-            "last net",
-            differ
-                && amounts
-                    .iter()
-                    .rfind(|amount| amount.means(WordMeaning::Net))
-                    .is_some_and(|amount| amount.thousandths() == value),
-        );
+        evidence.fact("first net", differ && nets.first() == Some(&value));
+        evidence.fact("last net", differ && nets.last() == Some(&value));
         evidence.fact("only net", sums.nets == [value]);
         evidence.fact("beside rate", same.iter().all(|amount| amount.has_rate));
         evidence.fact("not last", same.iter().all(|amount| !amount.is_last));
         evidence.fact("integer", same.iter().all(|amount| amount.is_integer));
         place(&same, rows, &mut evidence);
-        Some(FieldCandidate {
-            row: best.row,
-            chars: best.chars.clone(),
-            value: ParsedFieldValue::Amount(best.amount),
-            evidence,
-        })
+        Some(FieldCandidate::of_amount(best, evidence))
     });
     candidates.collect()
 }
 
 fn place(same: &[&LabelledAmount], rows: &[RowText<'_>], evidence: &mut Evidence) {
-    let last = same.last().map_or(0, |amount| amount.row);
-    evidence.measure("height on page", coordinate(last) / coordinate(rows.len().max(1)));
-    let surest =
-        same.iter().filter_map(|amount| Some(rows.get(amount.row)?.place(&amount.chars)?.1)).fold(0.0, f32::max);
-    evidence.measure("misread", 1.0 - surest);
+    evidence.row(same.last().map_or(0, |amount| amount.row), rows);
+    evidence.reading(rows, same.iter().map(|amount| (amount.row, &amount.chars)));
 }
 
 /// Taxes that may be those of the document: single ones, and all of a kind together.
@@ -234,7 +202,7 @@ pub(super) fn tax_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
     if beside.len() > 1 {
         push(beside.into_iter().map(|tax| (rate_of(tax), tax)).collect(), "all labelled");
     }
-    // What is missing from the net amount to the total.
+    // The difference of the total and the net amount.
     let missing: BTreeSet<i64> = sums
         .totals
         .iter()
@@ -254,8 +222,8 @@ fn tax_of_rate(rate: i64, row: usize, amounts: &[LabelledAmount]) -> Option<&Lab
     own.iter().copied().find(|tax| {
         own.iter().any(|base| {
             let base = base.thousandths();
-            let of_net = (base * rate / 10_000 - tax.thousandths()).abs() < EQUAL;
-            let of_gross = (base * rate / (10_000 + rate) - tax.thousandths()).abs() < EQUAL;
+            let of_net = is_equal(base * rate / 10_000, tax.thousandths());
+            let of_gross = is_equal(base * rate / (10_000 + rate), tax.thousandths());
             of_net || of_gross
         })
     })
@@ -270,9 +238,8 @@ fn facts(
 ) {
     evidence.fact("net and tax are the total", sums.nets.iter().any(|net| sums.has_total(net + sum)));
     evidence.fact("total without it", sums.totals.iter().any(|total| *total > sum && sums.has(total - sum)));
-    let is_rate_of_total =
-        |rate: &i64| sums.totals.iter().any(|total| (total * rate / (10_000 + rate) - sum).abs() < EQUAL);
-    let is_rate_of_net = |rate: &i64| sums.nets.iter().any(|net| (net * rate / 10_000 - sum).abs() < EQUAL);
+    let is_rate_of_total = |rate: &i64| sums.totals.iter().any(|total| is_equal(total * rate / (10_000 + rate), sum));
+    let is_rate_of_net = |rate: &i64| sums.nets.iter().any(|net| is_equal(net * rate / 10_000, sum));
     evidence.fact("rate of total", sums.rates.iter().any(|(rate, _)| is_rate_of_total(rate)));
     evidence.fact("rate of net", sums.rates.iter().any(|(rate, _)| is_rate_of_net(rate)));
     evidence.fact(
@@ -296,7 +263,7 @@ fn facts(
         "sum of others",
         taxes.len() == 1 && {
             let others: i64 = sums.taxes.iter().filter(|tax| **tax != sum).sum();
-            others > 0 && (others - sum).abs() < EQUAL
+            others > 0 && is_equal(others, sum)
         },
     );
     evidence.fact(

@@ -4,37 +4,23 @@ use std::collections::BTreeSet;
 
 use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
-use super::labelled_amount::{LabelWay, LabelledAmount};
+use super::labelled_amount::{self, LabelWay, LabelledAmount, VALUES_MAX, is_equal};
 use super::row_text::RowText;
-use super::value::ParsedFieldValue;
 use super::words::WordMeaning;
-use crate::pipeline::ocr::geometry::coordinate;
 
-/// Half a cent and a rounding, in thousandths.
-const EQUAL: i64 = 11;
 /// The most that a total is rounded.
 const ROUNDING: i64 = 55;
-/// The most values of a kind that sums are made of.
-const VALUES_MAX: usize = 12;
 /// The most amounts that are added up, from the bottom.
 const SUMMED_MAX: usize = 60;
 
 /// All values that may be the total.
 pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
     let sums = Sums::of(amounts);
-    let values: BTreeSet<i64> = amounts.iter().map(LabelledAmount::thousandths).filter(|value| *value != 0).collect();
-    let facts = DocumentFacts::of(rows, amounts, &values);
-    let candidates = values.iter().filter_map(|value| {
-        let occurrences: Vec<&LabelledAmount> =
-            amounts.iter().filter(|amount| amount.thousandths() == *value).collect();
+    let values = labelled_amount::by_value(amounts);
+    let facts = DocumentFacts::of(rows, amounts);
+    let candidates = values.iter().filter(|(value, _)| **value != 0).filter_map(|(value, occurrences)| {
         let best = occurrences.iter().max_by_key(|amount| (rank(amount), amount.row))?;
-        let evidence = evidence(*value, &occurrences, rows, &facts, &sums);
-        Some(FieldCandidate {
-            row: best.row,
-            chars: best.chars.clone(),
-            value: ParsedFieldValue::Amount(best.amount),
-            evidence,
-        })
+        Some(FieldCandidate::of_amount(best, evidence(*value, occurrences, rows, &facts, &sums)))
     });
     candidates.collect()
 }
@@ -42,18 +28,14 @@ pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Ve
 /// The occurrence whose place is shown.
 fn rank(amount: &LabelledAmount) -> u8 {
     match amount.label {
-        Some(label) if is_total(label.meaning) && label.way == LabelWay::Beside => 3,
-        Some(label) if is_total(label.meaning) => 2,
+        Some(label) if label.meaning.is_total() && label.way == LabelWay::Beside => 3,
+        Some(label) if label.meaning.is_total() => 2,
         None => 1,
         Some(_) => 0,
     }
 }
 
-pub(super) fn is_total(meaning: WordMeaning) -> bool {
-    matches!(meaning, WordMeaning::Total | WordMeaning::GrossTotal | WordMeaning::AmountDue)
-}
-
-/// What is known of the document as a whole.
+/// The facts of the document as a whole.
 struct DocumentFacts {
     largest: i64,
     /// The largest that nobody paid with.
@@ -62,23 +44,27 @@ struct DocumentFacts {
     totals: Vec<(i64, usize)>,
     first_payment: Option<usize>,
     height: f32,
-    rows: usize,
 }
 
 impl DocumentFacts {
-    fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount], values: &BTreeSet<i64>) -> Self {
+    fn of(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Self {
         let is_paid = |amount: &LabelledAmount| {
             amount.means(WordMeaning::Cash) || amount.means(WordMeaning::Change) || amount.means(WordMeaning::Earlier)
         };
         let totals: Vec<(i64, usize)> = amounts
             .iter()
-            .filter(|amount| amount.label.is_some_and(|label| is_total(label.meaning)) && amount.thousandths() != 0)
+            .filter(|amount| amount.label.is_some_and(|label| label.meaning.is_total()) && amount.thousandths() != 0)
             .map(|amount| (amount.thousandths(), amount.row))
             .collect();
         let mut heights: Vec<f32> = amounts.iter().filter_map(|amount| height(rows, amount)).collect();
         heights.sort_by(f32::total_cmp);
         Self {
-            largest: values.last().copied().unwrap_or_default(),
+            largest: amounts
+                .iter()
+                .map(LabelledAmount::thousandths)
+                .filter(|value| *value != 0)
+                .max()
+                .unwrap_or_default(),
             largest_unpaid: amounts
                 .iter()
                 .filter(|amount| !is_paid(amount))
@@ -95,7 +81,6 @@ impl DocumentFacts {
                 .map(|amount| amount.row),
             totals,
             height: heights.get(heights.len() / 2).copied().unwrap_or(1.0),
-            rows: rows.len(),
         }
     }
 }
@@ -157,13 +142,10 @@ fn evidence(
     evidence.fact("negative", value < 0);
     evidence.fact("integer", occurrences.iter().all(|amount| amount.is_integer));
     evidence.fact("not last", occurrences.iter().all(|amount| !amount.is_last));
-    let last = occurrences.last().map_or(0, |amount| amount.row);
-    evidence.measure("height on page", coordinate(last) / coordinate(facts.rows.max(1)));
+    evidence.row(occurrences.last().map_or(0, |amount| amount.row), rows);
     let tallest = occurrences.iter().filter_map(|amount| height(rows, amount)).fold(0.0, f32::max);
     evidence.measure("larger letters", (tallest / facts.height.max(1.0)).ln().clamp(-1.0, 1.0));
-    let surest =
-        occurrences.iter().filter_map(|amount| Some(rows.get(amount.row)?.place(&amount.chars)?.1)).fold(0.0, f32::max);
-    evidence.measure("misread", 1.0 - surest);
+    evidence.reading(rows, occurrences.iter().map(|amount| (amount.row, &amount.chars)));
     sums.support(value, &mut evidence);
     evidence
 }
@@ -179,7 +161,7 @@ struct Sums {
     change: Vec<i64>,
     totals: Vec<i64>,
     roundings: Vec<i64>,
-    /// The last amounts of the rows with articles, from the top, with whether a total or net amount stands right below.
+    /// The sums of articles.
     runs: BTreeSet<i64>,
     prepaid: Vec<i64>,
 }
@@ -188,10 +170,8 @@ impl Sums {
     fn of(amounts: &[LabelledAmount]) -> Self {
         use WordMeaning::{Card, Cash, Change, Charge, Discount, Net, Prepaid, Rounding, Tax, Tip};
         let all = |meanings: &[WordMeaning]| -> Vec<i64> {
-            let labelled =
-                amounts.iter().filter(|amount| amount.label.is_some_and(|label| meanings.contains(&label.meaning)));
-            let values: BTreeSet<i64> = labelled.map(LabelledAmount::thousandths).filter(|value| *value != 0).collect();
-            values.into_iter().take(VALUES_MAX).collect()
+            let values = labelled_amount::values_of(amounts, |meaning| meanings.contains(&meaning));
+            values.into_iter().filter(|value| *value != 0).take(VALUES_MAX).collect()
         };
         let mut additions = all(&[Tax, Tip, Charge, Rounding]);
         additions.extend(all(&[Discount]).into_iter().map(|value| -value.abs()));
@@ -216,34 +196,34 @@ impl Sums {
 
     /// The facts of sums that have this value.
     fn support(&self, value: i64, evidence: &mut Evidence) {
-        let equal = |one: i64, other: i64| (one - other).abs() < EQUAL;
-        let changed = self.paid.iter().any(|paid| self.change.iter().any(|change| equal(paid - change.abs(), value)));
+        let changed =
+            self.paid.iter().any(|paid| self.change.iter().any(|change| is_equal(paid - change.abs(), value)));
         evidence.fact("paid less change", changed);
-        evidence.fact("paid exactly", self.cards.iter().any(|paid| equal(*paid, value)));
-        let one_tax = self.nets.iter().any(|net| self.taxes.iter().any(|tax| equal(net + tax, value)));
+        evidence.fact("paid exactly", self.cards.iter().any(|paid| is_equal(*paid, value)));
+        let one_tax = self.nets.iter().any(|net| self.taxes.iter().any(|tax| is_equal(net + tax, value)));
         let all_taxes: i64 = self.taxes.iter().sum();
-        let with_all = self.nets.iter().any(|net| equal(net + all_taxes, value)) && self.taxes.len() > 1;
+        let with_all = self.nets.iter().any(|net| is_equal(net + all_taxes, value)) && self.taxes.len() > 1;
         let two = self.nets.iter().any(|net| {
             self.additions.iter().enumerate().any(|(index, one)| {
-                equal(net + one, value)
-                    || self.additions.iter().skip(index + 1).any(|other| equal(net + one + other, value))
+                is_equal(net + one, value)
+                    || self.additions.iter().skip(index + 1).any(|other| is_equal(net + one + other, value))
             })
         });
         evidence.fact("net and tax", one_tax || with_all);
         evidence.fact("net and additions", two && !one_tax && !with_all);
         evidence.fact(
             "net of another",
-            self.totals.iter().any(|total| self.taxes.iter().any(|tax| equal(value + tax, *total))),
+            self.totals.iter().any(|total| self.taxes.iter().any(|tax| is_equal(value + tax, *total))),
         );
-        let add =
-            |total: &i64, to: i64| self.additions.iter().any(|more| equal(total + more, to)) && !equal(*total, to);
+        let add = |total: &i64, to: i64| {
+            self.additions.iter().any(|more| is_equal(total + more, to)) && !is_equal(*total, to)
+        };
         evidence.fact("another total and additions", self.totals.iter().any(|total| add(total, value)));
         evidence.fact("additions of another total", self.totals.iter().any(|total| add(&value, *total)));
-        let rounded = self
-            .totals
-            .iter()
-            .chain(&self.nets)
-            .any(|total| self.roundings.iter().any(|by| equal(total + by, value) || equal(total - by, value)));
+        let rounded =
+            self.totals.iter().chain(&self.nets).any(|total| {
+                self.roundings.iter().any(|by| is_equal(total + by, value) || is_equal(total - by, value))
+            });
         evidence.fact("rounded", rounded);
         let is_near = |total: &i64| *total != value && (total - value).abs() <= ROUNDING && value % 50 == 0;
         evidence.fact("rounded by little", self.totals.iter().any(is_near));
@@ -252,11 +232,11 @@ impl Sums {
         evidence.fact("sum of articles and tax", sum_and_tax && !self.runs.contains(&value));
         evidence.fact(
             "less prepaid",
-            self.totals.iter().any(|total| self.prepaid.iter().any(|paid| equal(total - paid.abs(), value))),
+            self.totals.iter().any(|total| self.prepaid.iter().any(|paid| is_equal(total - paid.abs(), value))),
         );
         evidence.fact(
             "before prepaid",
-            self.totals.iter().any(|due| self.prepaid.iter().any(|paid| equal(due + paid.abs(), value))),
+            self.totals.iter().any(|due| self.prepaid.iter().any(|paid| is_equal(due + paid.abs(), value))),
         );
     }
 }
@@ -265,7 +245,7 @@ impl Sums {
 fn run_sums(amounts: &[LabelledAmount]) -> BTreeSet<i64> {
     let is_end = |amount: &LabelledAmount| {
         amount.label.is_some_and(|label| {
-            label.way != LabelWay::Above && (is_total(label.meaning) || label.meaning == WordMeaning::Net)
+            label.way != LabelWay::Above && (label.meaning.is_total() || label.meaning == WordMeaning::Net)
         })
     };
     let mut sums = BTreeSet::new();

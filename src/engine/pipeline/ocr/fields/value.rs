@@ -84,6 +84,13 @@ pub enum ParsedFieldValue {
     Text(String),
 }
 
+impl ParsedFieldValue {
+    /// The text, if it is one.
+    pub(super) fn into_text(self) -> Option<String> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+}
+
 /// A value in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FieldMatch {

@@ -3,11 +3,15 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use serde::Deserialize;
+use serde::de::value::StrDeserializer;
+
 use super::labels::LabelIndex;
 use super::row_text::{GAP, RowText};
 
-/// What a word says of the number behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The meaning of a word for the number behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum WordMeaning {
     /// "Total": the amount of the purchase, or of something else.
     Total,
@@ -33,9 +37,9 @@ pub(super) enum WordMeaning {
     Charge,
     /// A number of articles.
     Count,
-    /// What the customer saved, or points that they got.
+    /// Money that the customer saved, or points that they got.
     Saving,
-    /// What was paid before.
+    /// An amount that was paid before.
     Prepaid,
     /// The balance of an earlier document or of an account.
     Earlier,
@@ -58,37 +62,13 @@ pub(super) enum WordMeaning {
 }
 
 impl WordMeaning {
+    /// The meaning of this name in `words.tsv`.
     fn of(name: &str) -> Option<Self> {
-        Some(match name {
-            "total" => Self::Total,
-            "gross" => Self::GrossTotal,
-            "due" => Self::AmountDue,
-            "net" => Self::Net,
-            "tax" => Self::Tax,
-            "incl" => Self::Including,
-            "excl" => Self::Excluding,
-            "cash" => Self::Cash,
-            "card" => Self::Card,
-            "change" => Self::Change,
-            "discount" => Self::Discount,
-            "rounding" => Self::Rounding,
-            "tip" => Self::Tip,
-            "charge" => Self::Charge,
-            "count" => Self::Count,
-            "saving" => Self::Saving,
-            "prepaid" => Self::Prepaid,
-            "earlier" => Self::Earlier,
-            "date" => Self::Date,
-            "issued" => Self::DateOfIssue,
-            "due_date" => Self::DueDate,
-            "other_date" => Self::OtherDate,
-            "number" => Self::Number,
-            "weak_number" => Self::WeakNumber,
-            "other_number" => Self::OtherNumber,
-            "tax_number" => Self::TaxNumber,
-            "iban" => Self::Iban,
-            _ => return None,
-        })
+        Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
+    }
+
+    pub(super) fn is_total(self) -> bool {
+        matches!(self, Self::Total | Self::GrossTotal | Self::AmountDue)
     }
 
     pub(super) fn is_of_amounts(self) -> bool {
@@ -96,7 +76,7 @@ impl WordMeaning {
         !matches!(self, Date | DateOfIssue | DueDate | OtherDate | Number | WeakNumber | OtherNumber | TaxNumber | Iban)
     }
 
-    /// What several words of one label mean together: "total" and "excluding" are a net amount.
+    /// The meaning of several words of one label: "total" and "excluding" are a net amount.
     pub(super) fn of_amount(words: &[Self]) -> Option<Self> {
         let words: Vec<Self> = words.iter().copied().filter(|word| word.is_of_amounts()).collect();
         let has = |meaning| words.contains(&meaning);
@@ -154,24 +134,30 @@ pub(super) fn label_of(
     if line.filter(|char| char.is_alphabetic()).count() >= OWN_LABEL_LETTERS {
         return None;
     }
-    let area = row.place(chars)?.0.bounds();
-    for before in (index.saturating_sub(ROWS_BELOW)..index).rev() {
-        let (above, own) = (rows.get(before)?, words.get(before)?);
-        if above.page() != row.page() {
-            return None;
-        }
-        let over = own.iter().filter(|(_, meaning)| is_of(*meaning)).find(|(place, _)| {
-            let label = above.place(place).map(|(label, _)| label.bounds());
-            label.is_some_and(|label| {
+    let meaning = above(rows, words, index, chars).find_map(|over| over.into_iter().find(|meaning| is_of(*meaning)));
+    meaning.map(|meaning| (meaning, LabelPlace::Above))
+}
+
+/// The words that stand over a value, row by row upwards.
+pub(super) fn above<'w>(
+    rows: &'w [RowText<'_>],
+    words: &'w [RowWords],
+    index: usize,
+    chars: &Range<usize>,
+) -> impl Iterator<Item = Vec<WordMeaning>> + 'w {
+    let own = rows.get(index).and_then(|row| Some((row.page(), row.place(chars)?.0.bounds())));
+    (index.saturating_sub(ROWS_BELOW)..index).rev().map_while(move |before| {
+        let (page, area) = own?;
+        let row = rows.get(before).filter(|row| row.page() == page)?;
+        let is_over = |place: &Range<usize>| {
+            row.place(place).is_some_and(|(label, _)| {
+                let label = label.bounds();
                 let gap = area.top - label.bottom;
                 label.overlap_across(&area) > 0.0 && gap <= BELOW_HEIGHTS * label.height().max(area.height())
             })
-        });
-        if let Some((_, meaning)) = over {
-            return Some((*meaning, LabelPlace::Above));
-        }
-    }
-    None
+        };
+        Some(words.get(before)?.iter().filter(|(place, _)| is_over(place)).map(|(_, meaning)| *meaning).collect())
+    })
 }
 
 /// The words of a row, of which the longest count where several overlap.
