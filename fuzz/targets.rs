@@ -24,6 +24,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feast", ledge::protocol::fuzz::fuzz_feast),
     ("vision_form", ledge::protocol::deepstack::fuzz_form),
     ("embeddings_request", ledge::protocol::openai::fuzz_embeddings),
+    ("analyze_request", ledge::protocol::document_intelligence::fuzz_analyze_request),
     ("tokenizer", ledge::pipeline::tokenizer::fuzz_tokenizer),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),

@@ -23,6 +23,7 @@ use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_grpc::config::GrpcConfig;
 use ledge_http::config::HttpConfig;
+use ledge_http::document_intelligence::config::DocumentsConfig;
 use ledge_http::openai::config::OpenAiConfig;
 use ledge_http::vision::config::VisionConfig;
 use ledge_identity::access::Permission;
@@ -81,6 +82,7 @@ pub struct Config {
     pub grpc: GrpcConfig,
     pub vision: VisionConfig,
     pub openai: OpenAiConfig,
+    pub documents: DocumentsConfig,
     pub console: ConsoleConfig,
     pub access: AccessConfig,
     pub repository: RepositoryConfig,

@@ -447,6 +447,7 @@ impl DaemonApp {
             config: config.http.clone(),
             vision: config.vision.clone(),
             openai: config.openai.clone(),
+            documents: config.documents.clone(),
             stores: stores(&config),
             shutdown: shutdown.clone(),
         });

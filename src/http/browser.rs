@@ -85,7 +85,7 @@ fn is_own_origin(scheme: &Scheme, headers: &HeaderMap) -> bool {
 
 /// Returns `true` if `HOST` or `HOST:PORT` is an IP address, a name that always resolves to this machine, or an allowed
 /// name.
-fn is_own_host(host: &[u8], allowed: &[HostName]) -> bool {
+pub(super) fn is_own_host(host: &[u8], allowed: &[HostName]) -> bool {
     let Ok(authority) = Authority::try_from(host) else { return false };
     let host = authority.host().to_ascii_lowercase();
     let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);

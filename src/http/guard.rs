@@ -23,11 +23,16 @@ use ledge_protocol::deepstack::api_key_at_start;
 
 use super::browser::{self, CrossSiteRequest};
 use super::denied::DeniedRequest;
-use super::reply::{FeastErrorResponse, OpenAiErrorResponse, VisionErrorResponse, with_challenge};
+use super::reply::{
+    AnalysisErrorResponse, FeastErrorResponse, OpenAiErrorResponse, VisionErrorResponse, with_challenge,
+};
 use super::{App, call_headers};
 
 /// The header for an API key of clients without bearer tokens.
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The header in which Azure's clients send their key.
+const SUBSCRIPTION_KEY_HEADER: HeaderName = HeaderName::from_static("ocp-apim-subscription-key");
 
 /// The challenge of a 401 for a request without a credential (RFC 9110, 11.6.1).
 const BEARER_CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\"");
@@ -71,6 +76,7 @@ pub async fn guard(State(RouteGuard { app, rule }): State<RouteGuard>, mut reque
                 ErrorForm::Ledge | ErrorForm::Grpc => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
                 ErrorForm::OpenAi => OpenAiErrorResponse::from(failure).into_response(),
+                ErrorForm::Azure => AnalysisErrorResponse::from(failure).into_response(),
                 ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
             };
             with_challenge(response, challenge)
@@ -291,14 +297,15 @@ pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied
     let authorization =
         once(&header::AUTHORIZATION, "the request has the header authorization more than once: send it once")?;
     let bearer = authorization.and_then(bearer);
-    let plain = once(&API_KEY_HEADER, "the request has the header x-api-key more than once: send it once")?
-        .map(<[u8]>::trim_ascii);
-    match (bearer, plain) {
-        (Some(bearer), Some(plain)) if bearer != plain => {
-            Err(two_keys("the headers authorization and x-api-key contain two different keys: send one of them"))
-        }
-        (bearer, plain) => Ok(bearer.or(plain).or(authorization.and(Some(MALFORMED_KEY)))),
+    let plain = once(&API_KEY_HEADER, "the request has the header x-api-key more than once: send it once")?;
+    let subscription = "the request has the header ocp-apim-subscription-key more than once: send it once";
+    let subscription = once(&SUBSCRIPTION_KEY_HEADER, subscription)?;
+    let mut keys = bearer.into_iter().chain([plain, subscription].into_iter().flatten().map(<[u8]>::trim_ascii));
+    let key = keys.next();
+    if keys.any(|other| Some(other) != key) {
+        return Err(two_keys("the headers contain two different keys: send one of them"));
     }
+    Ok(key.or(authorization.and(Some(MALFORMED_KEY))))
 }
 
 /// The token of `Bearer TOKEN`. The scheme may be in upper or lower case (RFC 9110, 11.1).
@@ -422,6 +429,8 @@ mod tests {
             reads(&[("authorization", other)], "");
             reads(&[("authorization", other), ("x-api-key", "k")], "k");
         }
+        reads(&[("ocp-apim-subscription-key", "k"), ("x-api-key", "k")], "k");
+        assert_eq!(read(&[("x-api-key", "k"), ("ocp-apim-subscription-key", "l")]), None);
         assert_eq!(read(&[("x-api-key", "k"), ("authorization", "Bearer l")]), None);
         assert_eq!(read(&[("x-api-key", "k"), ("x-api-key", "k")]), None);
         assert_eq!(read(&[("authorization", "Bearer k"), ("authorization", "Bearer k")]), None);

@@ -4,6 +4,7 @@
 //! Files, in reading order:
 //! * `config.rs` - `[http]`; `part.rs` its mistakes and findings
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
+//! * `host_networks.rs` - networks between the containers of this machine
 //! * `connection.rs` - connections with HTTP/1.1
 //! * `head_lines.rs` - heads whose lines end with CR LF; a bare LF is refused
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
@@ -20,6 +21,7 @@
 //! * `csv.rs` - CSV to a model with a pipeline of rows, answered while it is read
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
 //! * `openai.rs`, `openai/` - handlers of OpenAI's interface for embeddings, and `[openai]`
+//! * `document_intelligence.rs`, `document_intelligence/` - handlers of Azure's interface for documents, and `[documents]`
 //! * `features.rs`, `health.rs` - handlers: Feast's feature server; liveness and readiness
 //! * `openapi.rs`, `openapi.json` - the description of every route
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
@@ -37,7 +39,7 @@
 //! * The caller is known before a byte of its body is read.
 //! * A change of the box, or a copy of its data, is answered after its durable audit record.
 //! * Every error has a body `{"error": "..."}`, unknown routes and methods included. Feast's own routes have the form
-//!   that Feast's client expects, and every path of DeepStack's interface that of DeepStack.
+//!   that Feast's client expects, and every path of DeepStack's and Azure's interfaces theirs.
 //! * Memory of a call counts until the caller has read the answer.
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
 //! * The crate knows no runtime, and no file of the repository.
@@ -95,11 +97,13 @@ mod features;
 pub mod fuzz;
 mod guard;
 mod head_lines;
+mod host_networks;
 mod health;
 mod infer;
 mod local_plain;
 mod metrics;
 mod models;
+pub mod document_intelligence;
 pub mod openai;
 mod openapi;
 mod part;

@@ -1,8 +1,8 @@
 //! `[[http.local_plain]]`: addresses without encryption, for cameras and their software in a network that the operator
 //! names, because much of that software cannot use TLS with a private authority.
 //!
-//! Only the routes for pictures are served there, to the named networks, and with an API key. Anyone who can listen to
-//! that network can read the key and the pictures.
+//! Only the routes for pictures and texts are served there, to the named networks, and with an API key; those for
+//! documents only to callers on this machine. Anyone who can listen to that network can read the key and the pictures.
 
 use std::net::SocketAddr;
 

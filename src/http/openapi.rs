@@ -48,7 +48,7 @@ fn with_undescribed(rules: impl Iterator<Item = RouteRule>) -> Bytes {
 #[cfg(test)]
 mod tests {
     use ledge_part::route::needs::VIEW;
-    use ledge_part::route::{ErrorForm, RouteScope};
+    use ledge_part::route::{ErrorForm, LocalPlain, RouteScope};
 
     use super::*;
 
@@ -62,7 +62,7 @@ mod tests {
             form: ErrorForm::Ledge,
             is_audited: false,
             recorded_as: None,
-            is_local_plain: false,
+            local_plain: LocalPlain::Nobody,
             needs_caller: false,
         };
         let document: Value = serde_json::from_slice(&with_undescribed([rule("/new/{*rest}")].into_iter())).unwrap();

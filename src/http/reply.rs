@@ -1,11 +1,12 @@
 //! Answers in the forms of other projects: readiness for KServe's clients, errors for the clients of Feast, of
-//! DeepStack and of OpenAI.
+//! DeepStack, of OpenAI and of Azure.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ledge_part::api_error::{ApiError, error_response};
 use ledge_part::reply::json;
 use ledge_protocol::deepstack::VisionErrorBody;
+use ledge_protocol::document_intelligence::{AnalysisErrorBody, ErrorSubject};
 use ledge_protocol::feast::FeastError;
 use ledge_protocol::openai::OpenAiErrorBody;
 use serde::Serialize;
@@ -81,6 +82,40 @@ pub fn with_challenge(mut response: Response, challenge: Option<HeaderValue>) ->
         response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     }
     response
+}
+
+/// An error answer in the form of Azure's services.
+#[derive(Debug)]
+pub struct AnalysisErrorResponse {
+    failure: ApiError,
+    subject: ErrorSubject,
+}
+
+impl AnalysisErrorResponse {
+    /// The error of a document.
+    pub fn of_document(failure: ApiError) -> Self {
+        Self { failure, subject: ErrorSubject::Document }
+    }
+}
+
+impl From<ApiError> for AnalysisErrorResponse {
+    fn from(failure: ApiError) -> Self {
+        Self { failure, subject: ErrorSubject::Request }
+    }
+}
+
+impl From<DeniedRequest> for AnalysisErrorResponse {
+    fn from(denied: DeniedRequest) -> Self {
+        denied.failure.into()
+    }
+}
+
+impl IntoResponse for AnalysisErrorResponse {
+    fn into_response(self) -> Response {
+        let Self { failure, subject } = self;
+        let body = AnalysisErrorBody::new(&failure, subject).to_json();
+        error_response(failure.status, body, failure.retry_after_s)
+    }
 }
 
 /// An error answer in the form of OpenAI.

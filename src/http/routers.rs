@@ -11,19 +11,21 @@ use ledge_base::principal::Principal;
 use ledge_identity::authentication::Peer;
 use ledge_part::api_error::ApiError;
 use ledge_part::counted_body;
-use ledge_part::route::{ErrorForm, RouteRule};
+use ledge_part::route::{ErrorForm, LocalPlain, RouteRule};
 use tower_service::Service as _;
 
 use crate::app::App;
-use crate::reply::VisionErrorResponse;
-use crate::{routes, vision};
+use crate::reply::{AnalysisErrorResponse, VisionErrorResponse};
+use crate::{document_intelligence, host_networks, routes, vision};
 
 /// The routers of the listeners.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Routers {
     all: Router,
     /// The routes that are served without encryption in a local network.
     local_plain: Router,
+    /// The routes that are served without encryption to this machine.
+    local_plain_on_this_host: Router,
     /// The methods of gRPC.
     grpc: Router,
 }
@@ -31,7 +33,7 @@ pub struct Routers {
 #[cfg(test)]
 impl From<Router> for Routers {
     fn from(all: Router) -> Self {
-        Self { all, local_plain: Router::new(), grpc: Router::new() }
+        Self { all, ..Self::default() }
     }
 }
 
@@ -40,7 +42,8 @@ impl Routers {
         let is_grpc = |rule: &RouteRule| rule.form == ErrorForm::Grpc;
         Self {
             all: router(app, |rule| !is_grpc(rule)),
-            local_plain: router(app, |rule| rule.is_local_plain),
+            local_plain: router(app, |rule| rule.local_plain >= LocalPlain::Networks),
+            local_plain_on_this_host: router(app, |rule| rule.local_plain >= LocalPlain::ThisHost),
             grpc: routes::router(app, is_grpc),
         }
     }
@@ -66,6 +69,7 @@ impl Routers {
     /// The routes for the other end of a connection.
     pub(crate) fn of(self, peer: &Peer) -> Router {
         match peer {
+            Peer::Unencrypted { ip } if host_networks::is_on_this_host(*ip) => self.local_plain_on_this_host,
             Peer::Unencrypted { .. } => self.local_plain,
             Peer::Address { .. } | Peer::User(_) => self.all,
         }
@@ -96,5 +100,11 @@ async fn method_not_allowed(request: Request) -> Response {
 /// An error answer in the form of the routes near `path`.
 fn error_at(path: &str, status: StatusCode, message: String) -> Response {
     let failure = ApiError::new(status, message);
-    if vision::is_below(path) { VisionErrorResponse::from(failure).into_response() } else { failure.into_response() }
+    if vision::is_below(path) {
+        VisionErrorResponse::from(failure).into_response()
+    } else if document_intelligence::is_below(path) {
+        AnalysisErrorResponse::from(failure).into_response()
+    } else {
+        failure.into_response()
+    }
 }

@@ -5,7 +5,7 @@
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use ledge_part::route::needs::{
     INFER, OPERATE, PUBLIC, READ_FEATURES, VIEW, VIEW_OR_INFER, VIEW_OR_PUSH, WRITE_FEATURES,
 };
@@ -13,7 +13,7 @@ use ledge_part::route::{BoundRoute, Route, RouteRule, RouteScope, bind};
 
 use super::administration::{self, AuditedRoute};
 use super::guard::{RouteGuard, guard};
-use super::{App, features, health, infer, metrics, models, openai, openapi, vision};
+use super::{App, document_intelligence, features, health, infer, metrics, models, openai, openapi, vision};
 
 /// The routes of this crate.
 pub const ROUTES: &[Route<App>] = &[
@@ -75,6 +75,25 @@ pub const ROUTES: &[Route<App>] = &[
         .scope(RouteScope::Model)
         .openai_errors()
         .local_plain(),
+    Route::post("/documentintelligence/documentModels/{document_model}", INFER, || {
+        post(document_intelligence::analyze)
+    })
+    .scope(RouteScope::Configured)
+    .azure_errors()
+    .local_plain_on_this_host(),
+    Route::get("/documentintelligence/documentModels/{document_model}/analyzeResults/{result}", INFER, || {
+        get(document_intelligence::result)
+    })
+    .azure_errors()
+    .local_plain_on_this_host(),
+    Route::get("/documentintelligence/documentModels/{document_model}/analyzeResults/{result}/pdf", INFER, || {
+        get(document_intelligence::pdf)
+    })
+    .azure_errors()
+    .local_plain_on_this_host(),
+    Route::put("/process", INFER, || put(document_intelligence::process))
+        .scope(RouteScope::Configured)
+        .local_plain_on_this_host(),
     Route::post("/get-online-features", READ_FEATURES, || post(features::get_online_features))
         .scope(RouteScope::Values)
         .feast_errors(),

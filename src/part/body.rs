@@ -112,6 +112,11 @@ pub async fn decompressed(
     decompressing.await.map_err(|unread| failure(unread, "decompressed", limit))
 }
 
+/// Returns `true` if an announced body would find room now.
+pub fn has_room(parts: &Parts, context: &HandlerContext) -> bool {
+    account(parts, context).has_room(content_length(&parts.headers).unwrap_or(0))
+}
+
 /// The error of a body that was not read or decompressed.
 fn failure(unread: BodyError, what: &str, limit: usize) -> ApiError {
     match unread {

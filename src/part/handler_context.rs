@@ -51,6 +51,10 @@ impl HandlerContext {
         &self.inner.audit
     }
 
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.inner.shutdown
+    }
+
     /// Runs `work` to its end even when the caller hangs up meanwhile: a load that is interrupted half-way would leave
     /// its state behind.
     pub async fn run_to_completion<T: Send + 'static>(

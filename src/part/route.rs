@@ -38,16 +38,28 @@ pub enum ErrorForm {
     Feast,
     /// `{"error": {"message": "...", ...}}`.
     OpenAi,
+    /// `{"error": {"code": "...", "message": "...", ...}}`. Callers may send their API key in Azure's header.
+    Azure,
     /// `{"success": false, "error": "..."}`. Callers may send their API key in the form.
     DeepStack,
     /// A status of gRPC, in trailers. The route is served only to connections with HTTP/2.
     Grpc,
 }
 
+/// The callers that a route is served to without encryption, at the addresses of `[[http.local_plain]]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LocalPlain {
+    Nobody,
+    /// Those on this machine, such as its containers.
+    ThisHost,
+    /// All in the networks that the operator names.
+    Networks,
+}
+
 /// The permission that a route needs, and how it is audited.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRule {
-    /// `GET` or `POST`.
+    /// `GET`, `POST` or `PUT`.
     pub method: &'static str,
     /// The path, with the names of its parts in braces.
     pub path: &'static str,
@@ -59,8 +71,8 @@ pub struct RouteRule {
     pub is_audited: bool,
     /// The name in the audit record of the request itself, for routes that do not record their effects.
     pub recorded_as: Option<&'static str>,
-    /// Set for routes that are also served at the addresses of `[[http.local_plain]]`.
-    pub is_local_plain: bool,
+    /// The callers that it is also served to at the addresses of `[[http.local_plain]]`.
+    pub local_plain: LocalPlain,
     /// Set for routes with handlers that get the caller itself, with its credential and its access.
     pub needs_caller: bool,
 }
@@ -121,14 +133,17 @@ impl<S> Route<S> {
         handler: fn() -> MethodRouter<S>,
     ) -> Self {
         let (scope, form) = (RouteScope::Other, ErrorForm::Ledge);
-        let (is_audited, recorded_as, is_local_plain, needs_caller) = (false, None, false, false);
-        let rule =
-            RouteRule { method, path, needs, scope, form, is_audited, recorded_as, is_local_plain, needs_caller };
+        let (is_audited, recorded_as, local_plain, needs_caller) = (false, None, LocalPlain::Nobody, false);
+        let rule = RouteRule { method, path, needs, scope, form, is_audited, recorded_as, local_plain, needs_caller };
         Self { rule, handler }
     }
 
     pub const fn get(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<S>) -> Self {
         Self::new("GET", path, needs, handler)
+    }
+
+    pub const fn put(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<S>) -> Self {
+        Self::new("PUT", path, needs, handler)
     }
 
     pub const fn post(path: &'static str, needs: &'static [Permission], handler: fn() -> MethodRouter<S>) -> Self {
@@ -163,6 +178,13 @@ impl<S> Route<S> {
         self
     }
 
+    /// Gives errors the form that Azure's clients read.
+    #[must_use]
+    pub const fn azure_errors(mut self) -> Self {
+        self.rule.form = ErrorForm::Azure;
+        self
+    }
+
     /// Gives errors the form that DeepStack's clients read, and lets callers send their key in the form.
     #[must_use]
     pub const fn deepstack(mut self) -> Self {
@@ -173,7 +195,14 @@ impl<S> Route<S> {
     /// Serves it at the addresses of `[[http.local_plain]]`, too.
     #[must_use]
     pub const fn local_plain(mut self) -> Self {
-        self.rule.is_local_plain = true;
+        self.rule.local_plain = LocalPlain::Networks;
+        self
+    }
+
+    /// The same for callers on this machine alone, such as its containers.
+    #[must_use]
+    pub const fn local_plain_on_this_host(mut self) -> Self {
+        self.rule.local_plain = LocalPlain::ThisHost;
         self
     }
 

@@ -1,4 +1,4 @@
-//! The Open Inference Protocol, Feast's feature server in `feast/`, and DeepStack's interface in `deepstack/`: JSON,
+//! The Open Inference Protocol, Feast's feature server in `feast/`, and the interfaces of other services: JSON,
 //! binary tensors, photographs and texts to requests, responses to bytes. HTTP, MQTT and the command line share it.
 //!
 //! Files, in reading order:
@@ -23,6 +23,7 @@
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
 //! * `openai.rs` - OpenAI's form of embeddings, and of lists of models
+//! * `document_intelligence.rs`, `document_intelligence/` - Azure's form of document analysis
 //! * `feast.rs`, `feast/` - Feast's feature server; `feast.rs` has the map
 //! * `fuzz.rs` - properties that hold for any bytes in place of a request
 //! * `roundtrip.rs` - property tests: encoded tensors decode to the same tensors
@@ -45,6 +46,7 @@ pub mod content;
 pub mod csv_rows;
 pub mod decode;
 pub mod deepstack;
+pub mod document_intelligence;
 pub mod encode;
 pub mod error;
 pub mod feast;

@@ -30,7 +30,8 @@ pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
 
 /// A box with something behind each route.
 fn root() -> TestRoot {
-    TestRoot::closed().set("vision.scene=\"other\"").models(&MODELS[..1]).model_as(MODELS[0], MODELS[1]).views(VIEWS)
+    let root = TestRoot::closed().set(&format!("documents.model=\"{}\"", MODELS[0]));
+    root.set("vision.scene=\"other\"").models(&MODELS[..1]).model_as(MODELS[0], MODELS[1]).views(VIEWS)
 }
 
 /// The user that `access.users` lists for a role.

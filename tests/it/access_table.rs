@@ -27,6 +27,10 @@ const fn post(route: &'static str, body: fn() -> Value) -> Call {
     Call { method: "POST", body, ..get(route) }
 }
 
+const fn put(route: &'static str, body: fn() -> Value) -> Call {
+    Call { method: "PUT", body, ..get(route) }
+}
+
 impl Call {
     const fn status(self, status: u16) -> Self {
         Self { status, ..self }
@@ -63,6 +67,9 @@ fn read() -> Value {
     json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}})
 }
 
+/// A result that nobody has.
+const RESULT: &str = "/documentintelligence/documentModels/prebuilt-read/analyzeResults/0?api-version=2024-11-30";
+
 /// A request for each route. The one that unloads comes before the one that loads.
 pub const CALLS: &[Call] = &[
     get("/v2/health/live"),
@@ -80,6 +87,14 @@ pub const CALLS: &[Call] = &[
     get("/v1/models"),
     // The model is there, and embeds no texts.
     get("/v1/models/{model}").status(404),
+    // No document, and no result of this caller.
+    post("/documentintelligence/documentModels/{document_model}", nothing)
+        .path("/documentintelligence/documentModels/prebuilt-read:analyze?api-version=2024-11-30")
+        .status(400),
+    get("/documentintelligence/documentModels/{document_model}/analyzeResults/{result}").path(RESULT).status(404),
+    get("/documentintelligence/documentModels/{document_model}/analyzeResults/{result}/pdf").path(RESULT).status(404),
+    // The model is there, and reads no documents.
+    put("/process", nothing).status(400),
     get("/openapi.json"),
     get("/v2"),
     get("/v2/models/stats"),

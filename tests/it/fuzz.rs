@@ -66,6 +66,7 @@ fuzzed! {
     a_refusal_of_the_repositorys_routes_is_short_and_the_callers_fault: repository_call, cut Refused, changed Mixed, 20_000;
     a_refusal_of_feasts_routes_is_short_and_the_callers_fault: feast, cut Refused, changed Mixed, 20_000;
     a_request_for_embeddings_is_a_few_texts_or_a_short_refusal: embeddings_request, cut Refused, changed Mixed, 20_000;
+    a_document_of_an_analysis_is_no_larger_than_its_request: analyze_request, cut Mixed, changed Mixed, 20_000;
     any_tokenizer_makes_as_many_tokens_as_it_may_or_is_refused: tokenizer, cut Refused, changed Mixed, 2_000;
     a_form_gives_the_same_key_whole_or_from_its_start: vision_form, cut Mixed, changed Mixed, 20_000;
     headers_give_a_deadline_ahead_and_a_key_without_spaces: headers, cut Mixed, changed Mixed, 50_000;

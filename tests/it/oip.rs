@@ -633,8 +633,11 @@ fn the_openapi_document_names_exactly_the_routes_that_exist() {
             let path = path.replace("{camera}", "yard").replace("{alert}", "shop");
             // A key that there is.
             let path = path.replace("{key}", "till");
-            let status = client.request(&verb.to_uppercase(), &path, &[], b"{}").status;
-            assert!(status != 404 && status != 405, "{verb} {path}: {status}");
+            let answer = client.request(&verb.to_uppercase(), &path, &[], b"{}");
+            let is_known = answer.status != 404 || path.starts_with("/documentintelligence/") || path == "/process";
+            // Documents have no model here, and no result.
+            let is_routed = !String::from_utf8_lossy(&answer.body).contains("no route");
+            assert!(is_known && is_routed && answer.status != 405, "{verb} {path}: {answer:?}");
         }
     }
 }

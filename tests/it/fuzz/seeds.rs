@@ -64,6 +64,14 @@ pub fn embeddings_request() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Requests to analyze a document: queries and bodies.
+pub fn analyze_request() -> Vec<Vec<u8>> {
+    all(&[
+        b"api-version=2024-11-30&pages=1-3,5&features=barcodes,formulas&output=pdf&stringIndexType=utf16CodeUnit",
+        br#"{"base64Source":"JVBERi0xLjcK\nJVBERg==","urlSource":null}"#,
+    ])
+}
+
 /// Tokenizers of the three common kinds.
 pub fn tokenizer() -> Vec<Vec<u8>> {
     all(&[

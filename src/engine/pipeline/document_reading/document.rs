@@ -10,7 +10,7 @@ use super::super::error::PostprocessError;
 use crate::pipeline::annotation::TextOutline;
 use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, DocumentText, ParsedFieldValue};
 use crate::pipeline::ocr::geometry::{Quadrilateral, coordinate};
-use crate::pipeline::ocr::line::OcrLine;
+use crate::pipeline::ocr::line::{OcrLine, OcrWord};
 use crate::pipeline::ocr::order::{self, RowOfLines};
 use crate::pipeline::ocr::page_turn::QuarterTurns;
 
@@ -52,6 +52,17 @@ pub struct DocumentLine {
     area: QuadrilateralCorners,
     /// 0 to 1: the mean of the characters.
     confidence: f32,
+    /// What stands between spaces, in reading order.
+    words: Vec<DocumentWord>,
+}
+
+/// A word of a line.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct DocumentWord {
+    text: String,
+    /// As the corners of its line.
+    #[serde(rename = "box")]
+    area: QuadrilateralCorners,
 }
 
 /// Four points, each as x and y.
@@ -106,10 +117,12 @@ impl ReadPage {
 
     /// The page of the answer.
     fn answer(&self) -> DocumentPage {
+        let word = |word: OcrWord<'_>| DocumentWord { text: word.text.to_owned(), area: self.corners(word.area) };
         let line = |line: &OcrLine| DocumentLine {
             text: line.text().to_owned(),
             area: self.corners(line.area()),
             confidence: rounded(line.confidence(), 1000.0),
+            words: line.words().map(word).collect(),
         };
         DocumentPage {
             number: self.number,
