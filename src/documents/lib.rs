@@ -1,4 +1,5 @@
-//! Documents of several pages, PDF and TIFF: a page comes out as a picture, or as the lines of its text layer.
+//! Documents of several pages, PDF and TIFF: a page comes out as a picture, or as the lines of its text layer. And the
+//! way back: a searchable PDF of a document, with the words of OCR as an invisible text layer.
 //!
 //! They are foreign, and no library bounds what they may ask for: a few kB of forms that call each other never end. So
 //! they are parsed in a process of its own (`ledge pages`) with limits, which may die. The daemon never parses one.
@@ -11,6 +12,10 @@
 //! * `page_work.rs` - the work that a page of a PDF asks for, counted before it is done
 //! * `tiff.rs` - pages of a TIFF file
 //! * `text_layer.rs` - lines of text from characters and their places
+//! * `searchable.rs` - a searchable PDF: an update behind a PDF, or a new one of pictures
+//! * `invisible_text.rs` - the text layer of a page, and its font
+//! * `picture_page.rs` - a picture as a page of a PDF
+//! * `pdf_writer.rs` - objects of a PDF and their cross-reference section
 //!
 //! Invariants:
 //! * What the process says is as foreign as the document: sizes are compared with limits before memory is taken.
@@ -23,21 +28,28 @@
 //!
 //! * A page is drawn, or read from its text layer: `pdf.rs` (`SurveyedPage::text`)
 //! * The reason why a page did not come: `pages.rs`
+//! * A PDF gets an update, or is written again: `searchable.rs` (`add_layer`)
 //! * The limit on the work that a page asks for: `page_work.rs`; on its CPU time: `process.rs` (`PageCpuClock`)
 #![forbid(unsafe_code)]
 
+mod invisible_text;
 mod order;
 mod page_work;
 mod pages;
 mod pdf;
+mod pdf_writer;
+mod picture_page;
 pub mod process;
+mod searchable;
 mod text_layer;
 mod tiff;
 
-pub use order::{DocumentDefect, DocumentFormat, DocumentLimits, TextLayerPolicy, TextLine};
+pub use order::{
+    DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, LayerWord, SearchableSource, TextLayerPolicy, TextLine,
+};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pages::fuzz_page_messages;
-pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage};
+pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage, searchable_pdf};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pdf::fuzz_pdf;
 #[cfg(any(test, feature = "fuzzing"))]

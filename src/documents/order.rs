@@ -1,5 +1,6 @@
-//! The messages between the daemon and the process. The order is a line of JSON and the bytes of the document. Each
-//! answer is a line of JSON; behind a picture come its pixels, three bytes each.
+//! The messages between the daemon and the process. The order is a line of JSON and the bytes of the document; for a
+//! searchable PDF, the text layers follow as JSON. Each answer is a line of JSON; behind a picture come its pixels,
+//! three bytes each, and behind the answer for a searchable PDF its bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,13 +58,50 @@ impl DocumentLimits {
     }
 }
 
+/// The kind of a document that becomes a searchable PDF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchableSource {
+    Pdf,
+    Tiff,
+    /// A JPEG, PNG or WebP picture.
+    Picture,
+}
+
+/// A word for a text layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerWord {
+    /// In logical order.
+    pub text: String,
+    /// In pixels of the page, clockwise from the top of the first letter, where the word begins.
+    pub corners: [[f32; 2]; 4],
+}
+
+/// The words of a page, line by line. Without lines the page stays as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerPage {
+    /// The size at which the page was read: that of [`crate::SourcePage`], or that of the upright picture.
+    pub width: u32,
+    pub height: u32,
+    pub lines: Vec<Vec<LayerWord>>,
+}
+
 /// The first line that the process gets. Behind it come `bytes` bytes, those of the document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PagesRequest {
     pub bytes: usize,
-    pub format: DocumentFormat,
-    pub text_layer: TextLayerPolicy,
+    pub task: PagesTask,
     pub limits: DocumentLimits,
+}
+
+/// The work of the process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PagesTask {
+    /// Gives page after page.
+    Draw { format: DocumentFormat, text_layer: TextLayerPolicy },
+    /// Makes a searchable PDF. Behind the document come `layer_bytes` bytes: a list of [`LayerPage`] as JSON.
+    MakeSearchable { source: SearchableSource, layer_bytes: usize },
 }
 
 /// A line that the process says.
@@ -76,6 +114,8 @@ pub(crate) enum PagesMessage {
     Picture { width: u32, height: u32 },
     /// The next page, by its text layer; sizes are those that its picture would have.
     Text { width: u32, height: u32, lines: Vec<TextLine> },
+    /// The searchable PDF. Behind it come `bytes` bytes.
+    Searchable { bytes: usize },
     /// The document is refused; the last one.
     Refused(DocumentDefect),
 }
@@ -98,6 +138,10 @@ pub enum DocumentDefect {
     Encrypted,
     #[error("the PDF is encrypted in a way that is not known")]
     UnknownEncryption,
+    #[error("the picture is none that is read: send JPEG, PNG or WebP")]
+    UnknownPicture,
+    #[error("the PDF is damaged: no text layer can be added to its list of pages")]
+    NoLayer,
     #[error("the document is damaged: it cannot be opened")]
     Damaged,
     #[error("the document has no pages")]

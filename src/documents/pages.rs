@@ -15,7 +15,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
 use crate::order::{
-    DocumentDefect, DocumentFormat, DocumentLimits, PagesMessage, PagesRequest, TextLayerPolicy, TextLine,
+    DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, PagesMessage, PagesRequest, PagesTask, SearchableSource,
+    TextLayerPolicy, TextLine,
 };
 
 /// The hidden verb of the process.
@@ -24,6 +25,9 @@ const VERB: [&str; 1] = ["pages"];
 const LINE_MAX: u64 = 32 << 20;
 /// Time within which a page must come, once it is wanted. Most take .1 to .5 s.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most bytes of a word as JSON besides its text, and of a byte of its text, which may be escaped.
+const WORD_BYTES: usize = 200;
+const CHARACTER_BYTES: usize = 6;
 /// Longest wait for its last words on standard error, once it has ended.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Processes at a time. Each may take a gigabyte.
@@ -40,6 +44,9 @@ pub enum DocumentError {
     /// The process died, or was stopped: the document asks for too much, or is made to harm.
     #[error("page {page} cannot be drawn: {reason}")]
     Page { page: usize, reason: String },
+    /// The same for a searchable PDF.
+    #[error("no searchable PDF can be made of the document: {reason}")]
+    Searchable { reason: String },
     #[error(transparent)]
     NoRoom(#[from] MemoryBudgetExhausted),
     /// The caller's own time is over.
@@ -97,6 +104,24 @@ impl PagesProcess {
         account: MemoryAccount,
         deadline: Instant,
     ) -> Result<Self, DocumentError> {
+        let order = PagesRequest { bytes: file.len(), task: PagesTask::Draw { format, text_layer }, limits };
+        let mut pages = Self::start(&order, &[&file], account, deadline).await?;
+        match pages.message(PAGE_TIMEOUT).await? {
+            (PagesMessage::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => {
+                pages.count = count;
+            }
+            _ => return Err(pages.nonsense()),
+        }
+        Ok(pages)
+    }
+
+    /// Starts the process, and sends it the order and what follows it.
+    async fn start(
+        order: &PagesRequest,
+        parts: &[&[u8]],
+        account: MemoryAccount,
+        deadline: Instant,
+    ) -> Result<Self, DocumentError> {
         let permit = async {
             match account.counted_owner() {
                 Some(owner) => Some(TURNS.take(owner).await),
@@ -113,15 +138,19 @@ impl PagesProcess {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let order = PagesRequest { bytes: file.len(), format, text_layer, limits };
-        let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
+        let mut line = serde_json::to_vec(order).map_err(|error| broken("has no order")(error.into()))?;
         line.push(b'\n');
         // A process that died before it got all is reported by its end.
-        let write = async { if input.write_all(&line).await.is_ok() { input.write_all(&file).await } else { Ok(()) } };
+        let write = async {
+            for part in [&[line.as_slice()], parts].concat() {
+                input.write_all(part).await?;
+            }
+            std::io::Result::Ok(())
+        };
         let sent = tokio::time::timeout_at(deadline.into(), write).await;
         let _ = sent.map_err(|_| DocumentError::Deadline)?;
         let output = BufReader::new(output);
-        let mut pages = Self {
+        Ok(Self {
             child,
             output,
             errors,
@@ -129,18 +158,11 @@ impl PagesProcess {
             _permit: permit,
             _counted: counted,
             account,
-            limits,
+            limits: order.limits,
             deadline,
             count: 0,
             next: 1,
-        };
-        match pages.message().await? {
-            (PagesMessage::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => {
-                pages.count = count;
-            }
-            _ => return Err(pages.nonsense()),
-        }
-        Ok(pages)
+        })
     }
 
     /// The number of pages.
@@ -154,7 +176,7 @@ impl PagesProcess {
         if number > self.count {
             return Ok(None);
         }
-        let (message, hold) = self.message().await?;
+        let (message, hold) = self.message(PAGE_TIMEOUT).await?;
         self.next += 1;
         let (width, height, content) = match message {
             PagesMessage::Picture { width, height } => {
@@ -172,16 +194,36 @@ impl PagesProcess {
                 picture_bytes(width, height, self.limits).ok_or_else(|| self.nonsense())?;
                 (width, height, PageContent::Text(lines))
             }
-            PagesMessage::Document { .. } | PagesMessage::Refused(_) => return Err(self.nonsense()),
+            PagesMessage::Document { .. } | PagesMessage::Searchable { .. } | PagesMessage::Refused(_) => {
+                return Err(self.nonsense());
+            }
         };
         drop(hold);
         Ok(Some(SourcePage { number, width, height, content }))
     }
 
+    /// The searchable PDF that was asked for.
+    async fn searchable(&mut self) -> Result<Bytes, DocumentError> {
+        // No page has a limit of its own: that of the CPU time and the deadline end the process.
+        let (message, _) = self.message(Duration::MAX).await?;
+        let PagesMessage::Searchable { bytes } = message else { return Err(self.nonsense()) };
+        if bytes as u64 > self.limits.memory_bytes {
+            return Err(self.nonsense());
+        }
+        let hold = self.account.take(bytes)?;
+        let mut made = vec![0; bytes];
+        let read = self.output.read_exact(&mut made);
+        match tokio::time::timeout_at(self.deadline.into(), read).await {
+            Ok(Ok(_)) => Ok(hold.attach(made.into())),
+            Ok(Err(_)) => Err(self.end().await),
+            Err(_) => Err(DocumentError::Deadline),
+        }
+    }
+
     /// The next message, in time, and the memory that its line takes.
-    async fn message(&mut self) -> Result<(PagesMessage, MemoryReservation), DocumentError> {
+    async fn message(&mut self, most: Duration) -> Result<(PagesMessage, MemoryReservation), DocumentError> {
         let mut hold = self.account.hold();
-        let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
+        let within = most.min(self.deadline.saturating_duration_since(Instant::now()));
         let read = tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await;
         if read.is_err() {
             // The process has ended before the caller gets the result, and before the next one starts.
@@ -233,6 +275,35 @@ impl PagesProcess {
     fn nonsense(&self) -> DocumentError {
         DocumentError::Page { page: self.next, reason: "its process said what has no meaning".to_owned() }
     }
+}
+
+/// Makes a searchable PDF of a document: its pages look the same, and have these words as an invisible text layer. A
+/// page behind the last of `pages` stays as it is. Waits for a permit until `deadline`.
+///
+/// The bytes of a PDF stay at the beginning of the new one, unless it is encrypted or its cross-reference section is
+/// damaged. `limits` are those with which its pages were read: places of words are in pixels of that size.
+pub async fn searchable_pdf(
+    file: Bytes,
+    source: SearchableSource,
+    pages: &[LayerPage],
+    limits: DocumentLimits,
+    account: MemoryAccount,
+    deadline: Instant,
+) -> Result<Bytes, DocumentError> {
+    let words = pages.iter().flat_map(|page| page.lines.iter().flatten());
+    let _hold = account.take(words.map(|word| WORD_BYTES + CHARACTER_BYTES * word.text.len()).sum())?;
+    let layers = serde_json::to_vec(pages)
+        .map_err(|error| DocumentError::Process { what: "has no order", error: error.into() })?;
+    let task = PagesTask::MakeSearchable { source, layer_bytes: layers.len() };
+    let order = PagesRequest { bytes: file.len(), task, limits };
+    let made = async {
+        let mut process = PagesProcess::start(&order, &[&file, &layers], account, deadline).await?;
+        process.searchable().await
+    };
+    made.await.map_err(|error| match error {
+        DocumentError::Page { reason, .. } => DocumentError::Searchable { reason },
+        error => error,
+    })
 }
 
 /// The bytes of a picture of this size, unless it is larger than was asked for.

@@ -70,6 +70,10 @@ impl PdfFile {
         self.pdf.pages().len()
     }
 
+    pub fn pdf(&self) -> &Pdf {
+        &self.pdf
+    }
+
     /// Draws page after page.
     pub fn draw<E: From<DocumentDefect>>(
         &self,
@@ -93,7 +97,11 @@ impl PdfFile {
 }
 
 /// The pixels of a page in each direction, and the pixels of a point.
-fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), DocumentDefect> {
+pub(crate) fn size(
+    page: &Page<'_>,
+    number: usize,
+    limits: DocumentLimits,
+) -> Result<((u32, u32), f64), DocumentDefect> {
     let (width, height) = page.render_dimensions();
     let (wide, high) = (f64::from(width), f64::from(height));
     let wrong = || DocumentDefect::Size { page: number, width: width.to_string(), height: height.to_string() };
@@ -168,7 +176,8 @@ impl SurveyedPage {
     }
 }
 
-fn to_kurbo(page: &Page<'_>) -> Affine {
+/// The map from points of a page to those of its upright picture, whose rows begin at the top.
+pub(crate) fn to_kurbo(page: &Page<'_>) -> Affine {
     use hayro::hayro_interpret::util::TransformExt as _;
     page.initial_transform(true).to_kurbo()
 }

@@ -11,9 +11,12 @@ use ledge_service::limited_process::{self, ProcessLimits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::order::{DocumentDefect, DocumentFormat, DocumentLimits, PagesMessage, PagesRequest, TextLayerPolicy};
+use crate::order::{
+    DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, PagesMessage, PagesRequest, PagesTask, SearchableSource,
+    TextLayerPolicy,
+};
 use crate::pdf::{self, DrawnPage};
-use crate::tiff;
+use crate::{searchable, tiff};
 
 /// Lower than other work: other callers wait for answers that take only milliseconds.
 const NICENESS: i32 = 5;
@@ -44,7 +47,7 @@ pub fn run() -> Result<(), PagesProcessError> {
     let mut line = String::new();
     input.by_ref().take(1 << 16).read_line(&mut line).map_err(|error| wrong(&error))?;
     let order: PagesRequest = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
-    let PagesRequest { bytes, format, text_layer, limits } = order;
+    let PagesRequest { bytes, task, limits } = order;
     limited_process::limit_this_process(ProcessLimits {
         data_bytes: limits.memory_bytes,
         cpu_seconds: limits.cpu_seconds,
@@ -65,17 +68,31 @@ pub fn run() -> Result<(), PagesProcessError> {
     }
     .apply();
 
-    let mut file = Vec::new();
-    file.try_reserve_exact(bytes).map_err(|error| wrong(&error))?;
-    input.by_ref().take(bytes as u64).read_to_end(&mut file).map_err(|error| wrong(&error))?;
-    if file.len() < bytes {
-        return Err(wrong(&"the document is cut off"));
-    }
+    let mut read = |bytes: usize| {
+        let mut part = Vec::new();
+        part.try_reserve_exact(bytes).map_err(|error| wrong(&error))?;
+        input.by_ref().take(bytes as u64).read_to_end(&mut part).map_err(|error| wrong(&error))?;
+        if part.len() == bytes { Ok(part) } else { Err(wrong(&"the document is cut off")) }
+    };
+    let file = read(bytes)?;
+    let layers: Vec<LayerPage> = match task {
+        PagesTask::Draw { .. } => Vec::new(),
+        PagesTask::MakeSearchable { layer_bytes, .. } => {
+            serde_json::from_slice(&read(layer_bytes)?).map_err(|error| wrong(&error))?
+        }
+    };
     limited_process::end_with(input);
-    let page = PageCpuClock::start(Duration::from_secs(limits.page_cpu_seconds));
 
     let mut output = std::io::stdout().lock();
-    match pages(file, (format, text_layer), limits, &page, &mut output) {
+    let result = match task {
+        PagesTask::Draw { format, text_layer } => {
+            let page = PageCpuClock::start(Duration::from_secs(limits.page_cpu_seconds));
+            pages(file, (format, text_layer), limits, &page, &mut output)
+        }
+        // Nothing is drawn, so only the limit of the whole document applies.
+        PagesTask::MakeSearchable { source, .. } => make_searchable(file, source, &layers, limits, &mut output),
+    };
+    match result {
         Ok(()) => {}
         Err(PagesStopReason::Mistake(mistake)) => say(&PagesMessage::Refused(mistake), &[], &mut output)?,
         Err(PagesStopReason::Output(error)) => return Err(error.into()),
@@ -160,6 +177,17 @@ fn pages(
     }
 }
 
+fn make_searchable(
+    file: Vec<u8>,
+    source: SearchableSource,
+    layers: &[LayerPage],
+    limits: DocumentLimits,
+    output: &mut impl Write,
+) -> Result<(), PagesStopReason> {
+    let made = searchable::make(file, source, layers, limits)?;
+    Ok(say(&PagesMessage::Searchable { bytes: made.len() }, &made, output)?)
+}
+
 fn send(drawn: DrawnPage, page: &PageCpuClock, output: &mut impl Write) -> Result<(), PagesStopReason> {
     match drawn {
         DrawnPage::Picture { width, height, pixels } => say(&PagesMessage::Picture { width, height }, &pixels, output)?,
@@ -169,10 +197,10 @@ fn send(drawn: DrawnPage, page: &PageCpuClock, output: &mut impl Write) -> Resul
     Ok(())
 }
 
-fn say(message: &PagesMessage, pixels: &[u8], output: &mut impl Write) -> std::io::Result<()> {
+fn say(message: &PagesMessage, data: &[u8], output: &mut impl Write) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     output.write_all(&line)?;
-    output.write_all(pixels)?;
+    output.write_all(data)?;
     output.flush()
 }

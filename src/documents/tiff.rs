@@ -2,18 +2,23 @@
 
 use std::io::Cursor;
 
+use image::ExtendedColorType;
+use png::BitDepth;
 use tiff::decoder::ifd::Value;
 use tiff::decoder::{Decoder, DecodingResult, Limits};
-use tiff::tags::Tag;
+use tiff::tags::{CompressionMethod, Tag};
 use tiff::{ColorType, TiffError};
 
 use crate::order::{DocumentDefect, DocumentLimits};
 use crate::pdf::DrawnPage;
+use crate::picture_page::PagePicture;
 
 /// The most pixels of a page in the file: A3 at 600 dpi has 70 million.
 const PIXELS_MAX: u64 = 100_000_000;
 /// The flag of `NewSubfileType` for a smaller copy of another page.
 const SMALLER_COPY: u32 = 1;
+/// The `ResolutionUnit` of dots per centimetre.
+const CENTIMETER: u16 = 3;
 /// The greatest factor between the two resolutions of a fax.
 const STRETCH_MAX: usize = 4;
 
@@ -51,11 +56,26 @@ impl TiffFile {
 
     /// Decodes page after page.
     pub fn draw<E: From<DocumentDefect>>(&self, mut take: impl FnMut(DrawnPage) -> Result<(), E>) -> Result<(), E> {
+        self.each_page(|decoder, page| take(picture(decoder, page, self.limits)?))
+    }
+
+    /// Gives page after page as a PDF stores it, with all of its pixels.
+    pub fn each_stored<E: From<DocumentDefect>>(
+        &self,
+        mut take: impl FnMut(PagePicture<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.each_page(|decoder, page| take(stored(decoder, page)?))
+    }
+
+    fn each_page<E: From<DocumentDefect>>(
+        &self,
+        mut take: impl FnMut(&mut Decoder<Cursor<&[u8]>>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut decoder = self.decoder()?;
         let mut page = 1;
         loop {
             if is_page(&mut decoder) {
-                take(picture(&mut decoder, page, self.limits)?)?;
+                take(&mut decoder, page)?;
                 page += 1;
             }
             if page > self.pages || !decoder.more_images() {
@@ -83,25 +103,35 @@ fn is_page(decoder: &mut Decoder<Cursor<&[u8]>>) -> bool {
     kind.unwrap_or(0) & SMALLER_COPY == 0
 }
 
-fn picture(
-    decoder: &mut Decoder<Cursor<&[u8]>>,
-    page: usize,
-    limits: DocumentLimits,
-) -> Result<DrawnPage, DocumentDefect> {
+/// The samples of a page, and its width and height.
+fn read(decoder: &mut Decoder<Cursor<&[u8]>>, page: usize) -> Result<(TiffSamples, usize, usize), DocumentDefect> {
     let wrong = |error: TiffError| undecodable(page, &error);
     let (width, height) = decoder.dimensions().map_err(wrong)?;
     if u64::from(width) * u64::from(height) > PIXELS_MAX {
         return Err(DocumentDefect::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
     }
     let color = decoder.colortype().map_err(wrong)?;
-    let unknown =
-        || DocumentDefect::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") };
-    let stretch = stretch(decoder);
     let (width, height) = (width as usize, height as usize);
-    let samples = TiffSamples::of(decoder.read_image().map_err(wrong)?, color, width).ok_or_else(unknown)?;
+    let stored = decoder.read_image().map_err(wrong)?;
+    let samples = TiffSamples::of(stored, color, width).ok_or_else(|| unknown_colors(page, color))?;
     if width == 0 || height == 0 || samples.rows() < height {
         return Err(DocumentDefect::Undecodable { page, reason: "it is cut off".to_owned() });
     }
+    Ok((samples, width, height))
+}
+
+fn unknown_colors(page: usize, color: ColorType) -> DocumentDefect {
+    DocumentDefect::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") }
+}
+
+fn picture(
+    decoder: &mut Decoder<Cursor<&[u8]>>,
+    page: usize,
+    limits: DocumentLimits,
+) -> Result<DrawnPage, DocumentDefect> {
+    let stretch = stretch(decoder);
+    let (samples, width, height) = read(decoder, page)?;
+    let unknown = || unknown_colors(page, samples.color);
 
     let most = usize::try_from(limits.pixels_max).unwrap_or(usize::MAX);
     let factor =
@@ -126,13 +156,66 @@ fn picture(
     Ok(DrawnPage::Picture { width: side(wide), height: side(high), pixels })
 }
 
-/// The number of times that a row has to be repeated: a fax has fewer dots per inch down than across.
-fn stretch(decoder: &mut Decoder<Cursor<&[u8]>>) -> usize {
+/// A page as a PDF stores it. A page of black and white becomes a fax whatever its compression was.
+fn stored(decoder: &mut Decoder<Cursor<&[u8]>>, page: usize) -> Result<PagePicture<'static>, DocumentDefect> {
+    let of_page = |defect: DocumentDefect| match defect {
+        DocumentDefect::Undecodable { reason, .. } => DocumentDefect::Undecodable { page, reason },
+        defect => defect,
+    };
+    let (samples, width, height) = read(decoder, page)?;
+    let size = decoder.dimensions().map_err(|error| undecodable(page, &error))?;
+    let compression = decoder.find_tag_unsigned::<u16>(Tag::Compression).ok().flatten();
+    let is_jpeg =
+        matches!(compression.map(CompressionMethod::from_u16_exhaustive), Some(CompressionMethod::ModernJPEG));
+    let rows = samples.bytes.get(..height * samples.row_bytes).unwrap_or_default();
+    let gray = match (samples.color, samples.bits) {
+        (ColorType::Gray(_), 1) => Some(BitDepth::One),
+        (ColorType::Gray(_), 2) => Some(BitDepth::Two),
+        (ColorType::Gray(_), 4) => Some(BitDepth::Four),
+        (ColorType::Gray(_), _) => Some(BitDepth::Eight),
+        _ => None,
+    };
+    let fax = (gray == Some(BitDepth::One)).then(|| PagePicture::fax(size, rows)).flatten();
+    let picture = match (fax, gray) {
+        (Some(fax), _) => Ok(fax),
+        (None, Some(BitDepth::Eight)) if is_jpeg => PagePicture::lossy(size, ExtendedColorType::L8, rows),
+        (None, Some(depth)) => PagePicture::lossless(size, png::ColorType::Grayscale, depth, rows),
+        (None, None) => {
+            let mut pixels = Vec::with_capacity(3 * width * height);
+            for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+                pixels.extend(samples.rgb(x, y).ok_or_else(|| unknown_colors(page, samples.color))?);
+            }
+            if is_jpeg {
+                PagePicture::lossy(size, ExtendedColorType::Rgb8, &pixels)
+            } else {
+                PagePicture::lossless(size, png::ColorType::Rgb, BitDepth::Eight, &pixels)
+            }
+        }
+    };
+    Ok(picture.map_err(of_page)?.with_resolution(resolution(decoder)))
+}
+
+/// The dots per inch across and down.
+fn resolution(decoder: &mut Decoder<Cursor<&[u8]>>) -> Option<(f64, f64)> {
+    let unit = match decoder.find_tag_unsigned::<u16>(Tag::ResolutionUnit).ok().flatten() {
+        Some(CENTIMETER) => 2.54,
+        _ => 1.0,
+    };
+    dots(decoder).map(|(across, down)| (unit * across, unit * down))
+}
+
+/// The dots of a unit across and down.
+fn dots(decoder: &mut Decoder<Cursor<&[u8]>>) -> Option<(f64, f64)> {
     let mut dots = |tag| match decoder.find_tag(tag).ok().flatten() {
         Some(Value::Rational(above, below)) if below > 0 => Some(f64::from(above) / f64::from(below)),
         _ => None,
     };
-    let (Some(across), Some(down)) = (dots(Tag::XResolution), dots(Tag::YResolution)) else { return 1 };
+    dots(Tag::XResolution).zip(dots(Tag::YResolution))
+}
+
+/// The number of times that a row has to be repeated: a fax has fewer dots per inch down than across.
+fn stretch(decoder: &mut Decoder<Cursor<&[u8]>>) -> usize {
+    let Some((across, down)) = dots(decoder) else { return 1 };
     (1..=STRETCH_MAX)
         .rev()
         .find(|times| {

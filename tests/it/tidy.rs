@@ -32,6 +32,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("ed25519_dalek::", &["audit/key.rs"]),
     ("rusty_s3::", &["audit/sync/"]),
     ("sled::", &["features/mem_table.rs"]),
+    ("fax::", &["documents/picture_page.rs"]),
     ("http_auth::", &["cameras/login.rs"]),
     ("age::", &["features/backup_cipher.rs"]),
     ("systemd_journal_logger::", &["base/telemetry/"]),

@@ -225,7 +225,9 @@ impl OcrCall<'_> {
 /// Why pages of a document did not come, for the caller.
 fn not_drawn(error: &DocumentError) -> ChainError {
     match error {
-        DocumentError::Mistake(_) | DocumentError::Page { .. } => PreprocessError::Content(error.to_string()).into(),
+        DocumentError::Mistake(_) | DocumentError::Page { .. } | DocumentError::Searchable { .. } => {
+            PreprocessError::Content(error.to_string()).into()
+        }
         DocumentError::NoRoom(error) => ChainError::from(*error),
         DocumentError::Deadline => ChainError::Deadline,
         DocumentError::Process { .. } => PostprocessError::Values(error.to_string()).into(),
