@@ -5,6 +5,7 @@ mod calls;
 mod csv;
 pub(super) mod files;
 mod lines;
+mod pdf;
 mod progress;
 mod report;
 mod results_file;
@@ -33,6 +34,7 @@ use batch::FileCallBatch;
 pub(super) use calls::FileAnswer;
 use calls::{ModelLocation, RunningServer};
 use files::InputFiles;
+use pdf::PdfFolder;
 use progress::{InferProgress, note};
 use report::{AnswerSink, FILE_HEADING, InferReport};
 use results_file::{ResultsFile, ResultsOrigin};
@@ -78,6 +80,9 @@ pub struct InferArgs {
     /// changed since, are left out. The same command after an interrupt does the rest.
     #[arg(long, value_name = "FILE.jsonl")]
     pub out: Option<PathBuf>,
+    /// Write each document as a PDF that shows the same pages and has a text layer, into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub out_pdf: Option<PathBuf>,
     /// The older spelling of --json, for existing scripts.
     #[arg(long, hide = true, value_enum, conflicts_with = "json")]
     pub format: Option<InferFormat>,
@@ -108,6 +113,7 @@ Examples:
   ledge infer efficientnet_lite0 photographs/ --top 1 --json | jq -r '[.file, .labels[0].label] | @tsv'
   ledge infer wine_mlp wines.csv --json > answers.jsonl             an answer for each row
   ledge infer all_minilm_l6_v2 sentences.txt --json   a vector for each line that is not empty
+  ledge infer document_reader scans/ --out-pdf searchable/   PDF files in which words can be searched
   ledge infer efficientnet_lite0 coffee.png --url http://127.0.0.1:8000";
 
 /// The calls in flight for each core: one runs, and the next one waits, so that no core pauses between them. Calls that
@@ -218,7 +224,8 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
     let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
     let batch = FileCallBatch::new(caller, &target, in_flight, &progress, &stop);
     let mut outcome = RunSummary::default();
-    let ended = outcome.gather(&batch, &inputs, &mut report).await;
+    let pdfs = args.out_pdf.as_ref().map(|folder| PdfFolder::open(folder, &inputs)).transpose()?;
+    let ended = outcome.gather(&batch, &inputs, &mut report, pdfs.as_ref()).await;
     let time = progress.finish();
     if let AnswerSink::File { results, .. } = &report.sink {
         results.sync()?;
@@ -311,6 +318,7 @@ impl RunSummary {
         batch: &FileCallBatch<'_>,
         inputs: &[files::InputFile],
         report: &mut InferReport<'_>,
+        pdfs: Option<&PdfFolder>,
     ) -> anyhow::Result<()> {
         let mut signals = StopSignals::new()?;
         let mut answers = std::pin::pin!(batch.answers(inputs));
@@ -328,7 +336,13 @@ impl RunSummary {
             };
             match next {
                 None => return ended,
-                Some(Ok(answered)) => {
+                Some(Ok(mut answered)) => {
+                    // Before its line: a run that goes on later leaves files with a line out.
+                    if let (Some(pdfs), Ok(answer)) = (pdfs, &answered.answer)
+                        && let Err(reason) = pdfs.write(answered.path, answer).await
+                    {
+                        answered.answer = Err(reason);
+                    }
                     let (path, failure) = (answered.path, answered.answer.as_ref().err().cloned());
                     batch.progress.suspend(|| report.write(answered))?;
                     batch.progress.advance(failure.is_none());

@@ -68,11 +68,9 @@ impl InvisibleFont {
             let _ = write!(text, "{code:04X}");
         }
         text.push_str("> Tj");
-        if let Some(next) = next {
-            let gap = (next.start - word.start).dot(along) - word.width;
-            let _ = write!(text, " {} Tz <{space:04X}> Tj", stretch(gap.max(SPACE_MIN * height), 1));
-        }
-        text.push('\n');
+        // Behind the last word, too: lines of a table may be so near to each other that they would be one word.
+        let gap = next.map_or(0.0, |next| (next.start - word.start).dot(along) - word.width);
+        let _ = writeln!(text, " {} Tz <{space:04X}> Tj", stretch(gap.max(SPACE_MIN * height), 1));
     }
 
     /// The code of a character; `None` for one more than there are codes.

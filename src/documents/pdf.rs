@@ -74,6 +74,14 @@ impl PdfFile {
         &self.pdf
     }
 
+    /// Returns true where a page has an invisible text, as a scan that was read before.
+    pub fn has_hidden_text(&self, page: &Page<'_>, number: usize) -> Result<bool, DocumentDefect> {
+        let (_, scale) = size(page, number, self.limits)?;
+        page_work::check(page, number)?;
+        let survey = SurveyedPage::of(page, number, scale, &InterpreterSettings::default())?;
+        Ok(survey.glyphs.iter().filter(|glyph| !glyph.is_visible).count() >= CHARACTERS_MIN)
+    }
+
     /// Draws page after page.
     pub fn draw<E: From<DocumentDefect>>(
         &self,

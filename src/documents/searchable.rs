@@ -57,12 +57,12 @@ fn add_layer(file: &PdfFile, layers: &[LayerPage], limits: DocumentLimits) -> Re
         .zip(pdf.pages().iter().zip(layers))
         .filter(|(_, (_, layer))| layer.lines.iter().any(|line| !line.is_empty()))
         .collect();
-    if layered.is_empty() {
-        return Ok(original.to_vec());
-    }
-
     let mut pages = HashMap::new();
     for (number, (page, layer)) in layered {
+        // A second text would be found twice.
+        if file.has_hidden_text(page, number)? {
+            continue;
+        }
         let ((width, height), scale) = pdf::size(page, number, limits)?;
         let to_pixels = Affine::scale(scale) * pdf::to_kurbo(page);
         // The layer has the size at which the page was read.
@@ -70,6 +70,9 @@ fn add_layer(file: &PdfFile, layers: &[LayerPage], limits: DocumentLimits) -> Re
         let to_layer = Affine::scale_non_uniform(resized(layer.width, width), resized(layer.height, height));
         let id = page_id(pdf, page).ok_or(DocumentDefect::NoLayer)?;
         pages.insert(id, LayeredPage { page, layer, to_points: (to_layer * to_pixels).inverse() });
+    }
+    if pages.is_empty() {
+        return Ok(original.to_vec());
     }
     let update = LastXref::of(original).filter(|last| last.is_of(pdf)).map(|last| update(pdf, &pages, &last));
     let is_whole =

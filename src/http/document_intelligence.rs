@@ -35,6 +35,7 @@ use ledge_protocol::call::log_answered;
 use ledge_protocol::document_intelligence::{
     AnalyzeOptions, AnalyzeRequestBody, DocumentModel, failed_operation, running_operation, succeeded_operation,
 };
+use ledge_protocol::searchable::searchable_pdf;
 use ledge_service::off_thread::off_thread;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -229,7 +230,11 @@ impl AnalysisTask {
     async fn outcome(&self, created_ms: u64) -> Result<OperationOutcome, ApiError> {
         let Document { bytes, account } = &self.document;
         let answer = read_document(&self.app, bytes, account, self.headers, &self.principal).await?;
-        let pdf = None;
+        let pdf = if self.options.wants_pdf {
+            Some(searchable_pdf(bytes.clone(), answer.get(), account.clone(), self.headers.deadline).await?)
+        } else {
+            None
+        };
         let mut memory = account.take(OPERATION_BYTES_PER_BYTE * answer.get().len()).map_err(ApiError::from)?;
         let (model, options) = (self.model, self.options.clone());
         let is_pdf = FileFormat::of(bytes) == Some(FileFormat::Pdf);

@@ -7,9 +7,11 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
+use bytes::Bytes;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::PictureFormat;
 use ledge_identity::access::CallerAccess;
+use ledge_models::serving::request::CacheOutcome;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -18,6 +20,7 @@ use ledge_part::route::PathParts;
 use ledge_protocol::annotated;
 use ledge_protocol::call::{self, BodyKind, ContentType, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::decode;
+use ledge_protocol::searchable;
 
 use super::App;
 use super::accept::accepted_ranges;
@@ -70,6 +73,9 @@ pub async fn infer(
         camera: call_headers::camera(&parts.headers)?,
     };
 
+    if wants_pdf(&parts.headers) {
+        return searchable(&app, call, &principal).await;
+    }
     if let Some(format) = wanted_picture(&parts.headers) {
         return annotated(&app, call, format, &principal).await;
     }
@@ -106,16 +112,34 @@ async fn annotated(
     principal: &Principal,
 ) -> Result<Response, ApiError> {
     let picture = annotated::answer(app.serving(), call, format, &app.vision().blur_rule(), principal).await?;
-    let bytes = picture.body.len();
-    let mut response = Response::new(picture.body.into());
+    Ok(file_response(picture.body, format.content_type(), picture.cache))
+}
+
+/// Answers with the document that was sent, with a text layer.
+async fn searchable(app: &App, call: InferenceCall, principal: &Principal) -> Result<Response, ApiError> {
+    let document = searchable::answer(app.serving(), call, principal).await?;
+    Ok(file_response(document.body, "application/pdf", document.cache))
+}
+
+/// An answer that is a file, whose bytes are counted already.
+fn file_response(body: Bytes, content_type: &'static str, cache: Option<CacheOutcome>) -> Response {
+    let bytes = body.len();
+    let mut response = Response::new(body.into());
     counted_body::mark_counted(&mut response, bytes);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
-    if let Some(outcome) = picture.cache {
+    if let Some(outcome) = cache {
         headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
     }
-    Ok(response)
+    response
+}
+
+/// Set when `Accept` prefers PDF to JSON, by its own name alone.
+fn wants_pdf(headers: &HeaderMap) -> bool {
+    let formats: [(_, &[&str]); 2] =
+        [(true, &["application/pdf"]), (false, &["*/*", "application/*", "application/json"])];
+    preferred(headers, &formats).unwrap_or(false)
 }
 
 /// Set when `Accept` prefers text to JSON.

@@ -21,6 +21,7 @@
 //! * `row_answers.rs` - the answers to them as CSV or lines of JSON
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
+//! * `searchable.rs` - a call that is answered with its document, with a text layer
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
 //! * `openai.rs` - OpenAI's form of embeddings, and of lists of models
 //! * `document_intelligence.rs`, `document_intelligence/` - Azure's form of document analysis
@@ -55,6 +56,7 @@ pub mod fuzz;
 pub mod metadata;
 pub mod openai;
 pub mod row_answers;
+pub mod searchable;
 pub mod typed;
 
 mod cells;

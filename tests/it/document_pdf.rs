@@ -264,7 +264,8 @@ fn the_process_that_draws_pages_is_sealed_before_it_gets_the_document() {
     let mut process = pages().stdin(std::process::Stdio::piped()).spawn().unwrap();
     let limits = json!({"pages_max": 1, "lines_max": 1, "pixels_max": 1, "memory_bytes": 1 << 30, "cpu_seconds": 30,
         "page_cpu_seconds": 5});
-    let order = json!({"bytes": 1, "format": "pdf", "text_layer": "auto", "limits": limits});
+    let task = json!({"draw": {"format": "pdf", "text_layer": "auto"}});
+    let order = json!({"bytes": 1, "task": task, "limits": limits});
     writeln!(process.stdin.as_mut().unwrap(), "{order}").unwrap();
 
     // It waits for the document. The filter of system calls is the last mechanism of the sandbox.

@@ -87,6 +87,7 @@ mod right_answers;
 mod right_numbers;
 mod runtimes;
 mod sealed_models;
+mod searchable_pdf;
 mod service_figures;
 mod spawner;
 mod stored_forms;

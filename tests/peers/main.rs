@@ -21,6 +21,7 @@ mod audit_sync;
 mod audit_verifiers;
 mod bindings;
 mod boxes;
+mod azure;
 mod broker;
 mod browser;
 mod calls;

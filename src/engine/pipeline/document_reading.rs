@@ -10,12 +10,16 @@
 //! * `document_reading/pages.rs` - the process of the models: the pages in memory between their steps
 //! * `document_reading/steps.rs` - the steps between the models of one page
 //! * `document_reading/document.rs` - the answer: pages, lines, fields
+//! * `document_reading/searchable.rs` - the document with a text layer
 
 mod chain;
 mod document;
 mod models;
 mod page_shape;
 mod pages;
+mod searchable;
+pub use self::searchable::{SearchableError, searchable_pdf};
+
 pub mod step;
 pub mod steps;
 

@@ -99,7 +99,7 @@ pub struct ReadPage {
 }
 
 /// The source of the text of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TextSource {
     /// The models read it.
