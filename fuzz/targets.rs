@@ -35,6 +35,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("csv_rows", ledge::protocol::csv_rows::fuzz_csv_rows),
     ("pdf", ledge::documents::fuzz_pdf),
     ("tiff", ledge::documents::fuzz_tiff),
+    ("searchable_pdf", ledge::documents::fuzz_searchable_pdf),
     ("step_result", ledge::pipeline::document_reading::step::fuzz_step_result),
     ("child_message", ledge::isolation::fuzz_child_message),
     ("document_steps", ledge::pipeline::document_reading::steps::fuzz_steps),

@@ -58,10 +58,10 @@ impl InvisibleFont {
         // The percentage by which characters of the usual width are stretched to this one.
         #[expect(clippy::cast_precision_loss, reason = "characters of a word")]
         let stretch = |width: f64, count: usize| {
-            decimal(100.0 * width * f64::from(EM) / (count as f64 * f64::from(ADVANCE) * height), 1)
+            decimal(100.0 * width * f64::from(EM) / (count as f64 * f64::from(ADVANCE) * height), 0)
         };
         let [cosine, sine, down] = [along.x, along.y, -along.y].map(|value| decimal(value, 4));
-        let [x, y, points] = [word.start.x, word.start.y, height].map(|value| decimal(value, 2));
+        let [x, y, points] = [word.start.x, word.start.y, height].map(|value| decimal(value, 1));
         let stretched = stretch(word.width, codes.len());
         let _ = write!(text, "/{font} {points} Tf {stretched} Tz {cosine} {sine} {down} {cosine} {x} {y} Tm <");
         for code in codes {

@@ -53,6 +53,8 @@ pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage, searchable
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pdf::fuzz_pdf;
 #[cfg(any(test, feature = "fuzzing"))]
+pub use searchable::fuzz_searchable_pdf;
+#[cfg(any(test, feature = "fuzzing"))]
 pub use text_layer::fuzz_text_layer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use tiff::fuzz_tiff;

@@ -259,3 +259,12 @@ pub fn fuzz_pdf(data: &[u8]) -> bool {
     }
     true
 }
+
+/// The characters of a page, in pixels of its picture.
+#[cfg(test)]
+pub(crate) fn glyphs(file: &[u8], page: usize) -> Vec<Glyph> {
+    let document = PdfFile::open(file.to_vec(), DocumentLimits::new(10, 1000)).unwrap();
+    let page = &document.pdf.pages()[page];
+    let (_, scale) = size(page, 1, document.limits).unwrap();
+    SurveyedPage::of(page, 1, scale, &InterpreterSettings::default()).unwrap().glyphs
+}

@@ -21,6 +21,8 @@ use crate::tiff::TiffFile;
 
 /// The name of the font among the resources of a page.
 const FONT: &str = "LedgeText";
+/// The greatest number of an object (ISO 32000-1, annex C). Readers refuse greater ones.
+const OBJECT_NUMBER_MAX: u32 = 8_388_607;
 /// The most ancestors of a page.
 const ANCESTORS_MAX: usize = 64;
 
@@ -124,9 +126,9 @@ impl<'a> LastXref<'a> {
             (XrefForm::Stream, rest.trim_ascii_start().strip_prefix(b"obj")?)
         };
         let trailer = Dict::from_bytes(trailer.trim_ascii_start())?;
-        let is_xref = trailer.get::<Name<'_>>("Type").as_deref() == Some(b"XRef");
-        let size = trailer.get::<u32>("Size")?;
-        (is_xref == (form == XrefForm::Stream)).then_some(Self { form, offset, trailer, size })
+        let is_xref = form == XrefForm::Table || trailer.get::<Name<'_>>("Type").as_deref() == Some(b"XRef");
+        let size = trailer.get::<u32>("Size").filter(|size| *size <= OBJECT_NUMBER_MAX)?;
+        is_xref.then_some(Self { form, offset, trailer, size })
     }
 
     /// True where the file was read by this section, and an update can be added to it.
@@ -312,3 +314,30 @@ impl PicturePages {
         self.writer.finish(XrefForm::Table, format!("/Root {root}/Info {info}").as_bytes())
     }
 }
+
+/// Makes a searchable PDF of a PDF or a picture with a word on each page; true when there is one. It has the pages of
+/// the document. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz_searchable_pdf(data: &[u8]) -> bool {
+    use crate::order::LayerWord;
+
+    let limits = DocumentLimits::new(3, 1000);
+    let source = if data.starts_with(b"%PDF") { SearchableSource::Pdf } else { SearchableSource::Picture };
+    let word =
+        LayerWord { text: "Total".to_owned(), corners: [[10.0, 10.0], [90.0, 10.0], [90.0, 30.0], [10.0, 30.0]] };
+    let layer = LayerPage { width: 1653, height: 2338, lines: vec![vec![word]] };
+    let Ok(made) = make(data.to_vec(), source, &[layer.clone(), layer.clone(), layer], limits) else { return false };
+    let made = Pdf::new(made);
+    assert!(made.is_ok(), "a searchable PDF can be opened");
+    let pages = made.map(|made| made.pages().len());
+    let before =
+        if source == SearchableSource::Pdf { Pdf::new(data.to_vec()).map(|pdf| pdf.pages().len()) } else { Ok(1) };
+    assert_eq!(pages, before);
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,7 @@ fuzzed! {
     rows_of_csv_are_the_same_however_they_are_cut: csv_rows, cut Mixed, changed Mixed, 20_000;
     a_pdf_is_opened_or_refused: pdf, cut Mixed, changed Mixed, 1_000;
     a_page_of_a_tiff_has_three_bytes_a_pixel: tiff, cut Mixed, changed Mixed, 5_000;
+    a_searchable_pdf_has_the_pages_of_its_document: searchable_pdf, cut Mixed, changed Mixed, 500;
     what_a_step_of_a_page_gives_is_as_much_as_was_asked_for: step_result, cut Refused, changed Mixed, 20_000;
     what_a_process_of_models_says_is_written_as_it_was_read: child_message, cut Refused, changed Mixed, 50_000;
     boxes_of_a_document_lie_on_its_page_whatever_the_models_say: document_steps, cut Mixed, changed Mixed, 1_000;

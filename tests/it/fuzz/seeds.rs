@@ -135,6 +135,13 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
+/// Documents that become a searchable PDF: PDF files, and a picture.
+pub fn searchable_pdf() -> Vec<Vec<u8>> {
+    let pdfs = [crate::document_pdf::invoice(), crate::document_pdf::two_pages()];
+    let photo = crate::daemon::data("photos/camera_orientation6.jpg");
+    pdfs.into_iter().chain([crate::daemon::data("documents/encrypted.pdf"), photo]).collect()
+}
+
 /// Results of orders, and the head of an answer with an output of FP32 [1, 3].
 pub fn child_message() -> Vec<Vec<u8>> {
     let answer = [
