@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::client::{Client, Response};
-use crate::daemon::{TestRoot, model_folder};
+use crate::daemon::{TestRoot, model_folder, write};
 
 const MODEL: &str = "document_reader";
 
@@ -42,7 +42,7 @@ fn a_picture_becomes_a_pdf_with_its_words_and_is_made_so_once() {
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/pdf")), "{answer:?}");
     let made = answer.body;
     let file = daemon.root.folder.path().join("made.pdf");
-    std::fs::write(&file, &made).unwrap();
+    write(&file, &made);
     let text = text_layer(&daemon.root, &file);
     let words = ["RECEIPT", "CornerCoffeeBar", "ReceiptnoA-10457", "TotalEUR13.70", "Thankyou"];
     assert!(words.iter().all(|words| text.contains(words)), "{text}");
@@ -63,8 +63,8 @@ fn a_command_writes_documents_as_pdf_into_a_folder() {
     let scans = root.folder.path().join("scans");
     let pdfs = root.folder.path().join("pdfs");
     std::fs::create_dir(&scans).unwrap();
-    std::fs::write(scans.join("receipt.png"), receipt()).unwrap();
-    std::fs::write(scans.join("invoice.pdf"), invoice()).unwrap();
+    write(&scans.join("receipt.png"), &receipt());
+    write(&scans.join("invoice.pdf"), &invoice());
     let infer = |folder: &Path| {
         let folders = [&scans, folder].map(|path| path.to_str().unwrap().to_owned());
         let output = root.command(&["infer", MODEL, &folders[0], "--out-pdf", &folders[1]]).output().unwrap();
@@ -77,7 +77,7 @@ fn a_command_writes_documents_as_pdf_into_a_folder() {
 
     let (succeeded, told) = infer(&scans);
     assert!(!succeeded && told.contains("would be replaced"), "{told}");
-    std::fs::write(scans.join("receipt.jpg"), receipt()).unwrap();
+    write(&scans.join("receipt.jpg"), &receipt());
     let (succeeded, told) = infer(&pdfs);
     assert!(!succeeded && told.contains("would both be"), "{told}");
 }

@@ -177,7 +177,7 @@ fn a_word_without_a_place_or_without_letters_is_left_out() {
     let original = file(XrefForm::Table, &[""]);
     let made = make(original, SearchableSource::Pdf, &[layer((1111, 833), vec![words])], LIMITS()).unwrap();
     let hidden = glyphs(&made, 0).into_iter().filter(|glyph| !glyph.is_visible);
-    assert_eq!(hidden.filter_map(|glyph| glyph.text).collect::<String>(), "c");
+    assert_eq!(hidden.filter_map(|glyph| glyph.text).collect::<String>(), "c ");
 }
 
 /// A picture of four colours, from the upper left corner clockwise.
@@ -365,7 +365,7 @@ fn right_to_left_words_are_written_as_they_are_seen() {
         let words = vec![vec![word(text, (40.0, 40.0), 0.0, (120.0, 30.0))]];
         let made = make(original, SearchableSource::Pdf, &[layer((1111, 833), words)], LIMITS()).unwrap();
         let hidden = glyphs(&made, 0).into_iter().filter(|glyph| !glyph.is_visible);
-        assert_eq!(hidden.filter_map(|glyph| glyph.text).collect::<String>(), seen);
+        assert_eq!(hidden.filter_map(|glyph| glyph.text).collect::<String>(), format!("{seen} "));
     }
 }
 
