@@ -18,16 +18,20 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.stats import beta
 
 sys.dont_write_bytecode = True
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents`
 
 from documents.collection import LOOK, read_rows  # noqa: E402
 from documents.compare import RIGHT, has_truth, judge  # noqa: E402
-from documents.curve import Curve  # noqa: E402
+from documents.curve import WRONG_MAX, Curve  # noqa: E402
 
+NUMBERS = Path(__file__).resolve().parent / "truths" / "numbers.tsv"
 PARTS = 10
 PENALTY = 0.5
+SURE = 0.8  # of the threshold: the share of wrong answers is below WRONG_MAX with this probability
+DOUBTS = {"supplier": ("supplier", "company", "sender", "no truth"), "number": ("number", "no truth")}  # words of a doubt about the field
 NAMES = {"date": "document_date", "number": "document_number"}  # of the engine's forms
 RARE = 4  # documents; a fact of fewer is not learned from
 
@@ -61,7 +65,8 @@ class Question:
         return best, float(of_value[values[best]])
 
     def encode(self, facts):
-        self.matrix = np.zeros((len(self.candidates), len(facts)))
+        """A row for each candidate, and a last one without facts for none of them."""
+        self.matrix = np.zeros((len(self.candidates) + 1, len(facts)))
         for index, candidate in enumerate(self.candidates):
             for fact, strength in candidate["facts"].items():
                 if fact in facts:
@@ -69,9 +74,18 @@ class Question:
 
     def probabilities(self, weights):
         """Of each candidate, and last of none."""
-        scores = np.append(self.matrix @ weights, 0.0)
+        scores = self.matrix @ weights
         scores = np.exp(scores - scores.max())
         return scores / scores.sum()
+
+
+def in_doubt(field, row):
+    return any(word in doubt for doubt in row.get("doubt", ()) for word in DOUBTS.get(field, [""]))
+
+
+def threshold(curve):
+    """The point of the highest coverage with too few wrong answers for chance: those of a small sample say little (Clopper and Pearson 1934)."""
+    return next((point for point in reversed(curve.points) if beta.ppf(SURE, point.wrong + 1, point.given - point.wrong) <= WRONG_MAX), None)
 
 
 def is_without(field, row):
@@ -79,32 +93,42 @@ def is_without(field, row):
     return field == "due_date" and row["kind"] == "receipt"
 
 
-def loss(weights, questions):
-    """The negative logarithm of the likelihood, with its gradient."""
-    total, gradient = PENALTY * weights @ weights / 2, PENALTY * weights
-    for question in questions:
-        given = question.probabilities(weights)
-        right = np.append(question.right, not question.right.any())
-        among_right = given * right
-        total -= np.log(max(among_right.sum(), 1e-12))
-        among_right = among_right / max(among_right.sum(), 1e-12)
-        gradient = gradient + question.matrix.T @ (given - among_right)[:-1]
-    return total, gradient
-
-
 def fit(questions, count):
-    return minimize(loss, np.zeros(count), args=(questions,), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
+    """The weights that make the right candidates likeliest, with a penalty on their squares."""
+    matrix = np.concatenate([question.matrix for question in questions])
+    right = np.concatenate([np.append(question.right, not question.right.any()) for question in questions])
+    sizes = [len(question.matrix) for question in questions]
+    starts = np.cumsum([0, *sizes[:-1]])
+
+    def softmax(scores):
+        """Within each question, and the logarithm of the sum."""
+        tops = np.maximum.reduceat(scores, starts)
+        shares = np.exp(scores - np.repeat(tops, sizes))
+        sums = np.add.reduceat(shares, starts)
+        return shares / np.repeat(sums, sizes), np.log(sums) + tops
+
+    def loss(weights):
+        """The negative logarithm of the likelihood, with its gradient."""
+        scores = matrix @ weights
+        given, total = softmax(scores)
+        among_right, total_right = softmax(np.where(right, scores, -1e9))
+        return PENALTY * weights @ weights / 2 + (total - total_right).sum(), PENALTY * weights + matrix.T @ (given - among_right)
+
+    return minimize(loss, np.zeros(count), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
 
 
 def main():
     options = parse()
     rows = {(path.parent.name, row["file"]): row for path in options.folder.glob(f"*/{LOOK}") for row in read_rows(path)}
+    for name, file, number in (line.split("\t") for line in NUMBERS.read_text().splitlines()):
+        if (name, file) in rows:
+            rows[name, file]["truth"].setdefault("number", number)
     documents = [(row["set"], rows[row["set"], row["file"]], row["fields"]) for row in read_rows(options.evidence) if (row["set"], row["file"]) in rows]
     written = {}
     for field in options.fields or documents[0][2]:
         # A document without this field in its truth may still have it on the page, so it is asked only where that cannot be.
         asked = [Question(row, f"{name}/{row['file']}", field, fields[field])
-                 for name, row, fields in documents if not row.get("doubt") and (has_truth(field, row) or is_without(field, row))]
+                 for name, row, fields in documents if not in_doubt(field, row) and (has_truth(field, row) or is_without(field, row))]
         counts = Counter(fact for question in asked for fact in {fact for candidate in question.candidates for fact in candidate["facts"]})
         facts = {fact: index for index, fact in enumerate(sorted(fact for fact, count in counts.items() if count >= RARE))}
         for question in asked:
@@ -122,12 +146,13 @@ def main():
         found = sum(bool(question.right.any()) for question in asked)
         curve = Curve(answers, sum(has_truth(field, question.row) for question in asked))
         print(f"\n### {field}: {len(asked)} documents, {curve.documents} with it, right among the candidates {found}")
-        for threshold in (0, .3, .5, .7, .8, .9, .95, .98):
-            point = curve.at_threshold(threshold)
-            print(f"  from {threshold:4}: answered {point.coverage:.3f}, wrong {point.wrong_share:.4f} ({point.wrong})")
-        widest, ninety = curve.widest(), curve.at_coverage(.9)
-        print("  2 % wrong:", f"threshold {widest.threshold:.3f} coverage {widest.coverage:.3f}" if widest else "never",
-              "; 90 % coverage:", f"right {ninety.right_share:.4f} at {ninety.threshold:.3f}" if ninety else "never")
+        for least in (0, .3, .5, .7, .8, .9, .95, .98):
+            point = curve.at_threshold(least)
+            print(f"  from {least:4}: answered {point.coverage:.3f}, wrong {point.wrong_share:.4f} ({point.wrong})")
+        for kind, point in (("2 % wrong", curve.widest()), ("2 % wrong, surely", threshold(curve))):
+            print(f"  {kind}:", f"threshold {point.threshold:.3f} coverage {point.coverage:.3f} ({point.given}, {point.wrong} wrong)" if point else "never")
+        ninety = curve.at_coverage(.9)
+        print("  90 % coverage:", f"right {ninety.right_share:.4f} at {ninety.threshold:.3f}" if ninety else "never")
         by_set = Counter(), Counter(), Counter()
         for question, best, sure in misses:
             name = question.name.split("/")[0]

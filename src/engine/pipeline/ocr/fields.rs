@@ -171,6 +171,9 @@ const BELOW_HEIGHTS: f32 = 3.0;
 /// The rows below a label that are looked through.
 const ROWS_BELOW: usize = 3;
 
+/// The fewest characters of a number.
+const NUMBER_LENGTH: usize = 3;
+
 /// A value that is less likely is none.
 const LIKELY_MIN: f32 = 0.2;
 
@@ -315,7 +318,7 @@ impl DocumentFieldDeclaration {
                 let is_of_date = |found: &FieldMatch| {
                     dates.iter().any(|date| date.chars.start <= found.chars.start && found.chars.end <= date.chars.end)
                 };
-                identifiers::numbers(chars).into_iter().filter(|found| !is_of_date(found)).collect()
+                identifiers::numbers(chars, NUMBER_LENGTH).into_iter().filter(|found| !is_of_date(found)).collect()
             }
             _ => Vec::new(),
         };

@@ -7,12 +7,17 @@ use super::date::{self, DayOrder};
 use super::evidence::Evidence;
 use super::identifiers;
 use super::labelled_amount::LabelledAmount;
-use super::row_text::{RowText, overlap};
+use super::row_text::{GAP, RowText, overlap};
 use super::value::ParsedFieldValue;
-use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
+use super::words::{LabelPlace, RowWords, ValueLabel, WordMeaning, label};
+use crate::pipeline::ocr::geometry::coordinate;
 
 /// The numbers behind a label that are looked at.
 const TOKENS: usize = 3;
+/// The most letters of a series, as "CR" in "CR 1806/0729".
+const SERIES_MAX: usize = 3;
+/// The letters of a sentence.
+const SENTENCE: usize = 30;
 
 /// All numbers near a label of the number of a document.
 pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
@@ -20,7 +25,8 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[La
     let facts = NumberFacts { rows, words, amounts, texts };
     let mut found: Vec<FieldCandidate> = Vec::new();
     for (index, (row, own)) in rows.iter().zip(words).enumerate() {
-        for (position, (chars, text)) in tokens(row, own).into_iter().enumerate() {
+        for (position, chars) in tokens(row, own).into_iter().enumerate() {
+            let text = row.text(&chars).replace(' ', "");
             if let Some(evidence) = facts.evidence(index, position, &chars, &text) {
                 found.push(FieldCandidate { row: index, chars, value: ParsedFieldValue::Text(text), evidence });
             }
@@ -29,31 +35,61 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[La
     found
 }
 
-/// The numbers of a row that are neither dates nor parts of them.
-fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<(Range<usize>, String)> {
+/// The numbers of a row that are not dates.
+fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<Range<usize>> {
     let dates = date::found(row.chars(), DayOrder::DayFirst);
-    let mut starts: Vec<usize> = std::iter::once(0).chain(words.iter().map(|(place, _)| place.end)).collect();
-    starts.dedup();
-    let mut found: Vec<(Range<usize>, String)> = Vec::new();
-    for start in &starts {
-        // The "INV" of "INV-2023-001" is a part of the number.
-        let is_joined = matches!(row.chars().get(*start), Some('-' | '/' | '_'));
-        let start =
-            &words.iter().find(|(word, _)| is_joined && word.end == *start).map_or(*start, |(word, _)| word.start);
-        let end = words.iter().map(|(place, _)| place.start).find(|word| word > start);
-        let part = row.chars().get(*start..end.unwrap_or(row.chars().len())).unwrap_or_default();
-        let numbers = identifiers::numbers(part).into_iter().take(TOKENS).filter_map(|found| {
-            let chars = start + found.chars.start..start + found.chars.end;
-            Some((chars, found.value.into_text()?))
-        });
-        let is_date = |chars: &Range<usize>| dates.iter().any(|date| overlap(&date.chars, chars));
-        for (chars, text) in numbers.filter(|(chars, _)| !is_date(chars)) {
-            if !found.iter().any(|(other, _)| overlap(other, &chars)) {
-                found.push((chars, text));
+    // A date may be a part of a number, as in "FS/22/09/51" and "20161223-10019".
+    let is_sign = |at: Option<usize>| at.is_some_and(|at| matches!(row.chars().get(at), Some('-' | '/' | '_')));
+    let is_date = |chars: &Range<usize>| {
+        dates.iter().any(|date| {
+            let is_part = chars.start < date.chars.start && is_sign(date.chars.start.checked_sub(1))
+                || date.chars.end < chars.end && is_sign(Some(date.chars.end));
+            overlap(&date.chars, chars) && !is_part
+        })
+    };
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for start in std::iter::once(0).chain(words.iter().map(|(place, _)| place.end)) {
+        // The "INV" of "INV-2023-001" is a part of the number, and so is the "EXP" of "EXP2025001".
+        let is_joined = |word: &Range<usize>, meaning: WordMeaning| {
+            let has_digit = row.chars().get(word.end).is_some_and(char::is_ascii_digit);
+            is_sign(Some(word.end)) || has_digit && word.len() <= SERIES_MAX && !meaning.is_of_documents()
+        };
+        let joined = words.iter().find(|(word, meaning)| word.end == start && is_joined(word, *meaning));
+        let end = words.iter().map(|(place, _)| place.start).find(|word| *word >= start);
+        let start = joined.map_or(start, |(word, _)| word.start);
+        let part = row.chars().get(start..end.unwrap_or(row.chars().len())).unwrap_or_default();
+        let numbers = identifiers::numbers(part, 1).into_iter().take(TOKENS);
+        let numbers = numbers.map(|found| whole(part, found.chars)).map(|chars| start + chars.start..start + chars.end);
+        for chars in numbers.filter(|chars| !is_date(chars)) {
+            if !found.iter().any(|other| overlap(other, &chars)) {
+                found.push(chars);
             }
         }
     }
     found
+}
+
+/// A number with the series before it, as in "CR 1806/0729", with what a space behind a dash divides from it, and without
+/// the "No." before it.
+fn whole(part: &[char], chars: Range<usize>) -> Range<usize> {
+    let Range { mut start, mut end } = chars;
+    let before: Vec<char> = part.get(..start).unwrap_or_default().iter().rev().copied().collect();
+    if let [' ', series @ ..] = before.as_slice() {
+        let length = series.iter().take_while(|char| char.is_uppercase()).count();
+        let is_alone = series.get(length..).unwrap_or_default().iter().all(|char| !char.is_alphanumeric());
+        if (1..=SERIES_MAX).contains(&length) && is_alone {
+            start -= length + 1;
+        }
+    } else if let Some(['N' | 'n', 'o' | 'O' | 'r' | 'R', '.', _, ..]) = part.get(start..end) {
+        start += 3;
+    }
+    if let Some(['-', ' ', next @ ..]) = part.get(end..) {
+        let more = next.iter().take_while(|char| char.is_ascii_digit()).count();
+        if more > SERIES_MAX {
+            end += 2 + more;
+        }
+    }
+    start..end
 }
 
 struct NumberFacts<'d> {
@@ -69,53 +105,76 @@ impl NumberFacts<'_> {
     fn evidence(&self, index: usize, position: usize, chars: &Range<usize>, text: &str) -> Option<Evidence> {
         let (row, own) = (self.rows.get(index)?, self.words.get(index)?);
         let is_of = |meaning: WordMeaning| !meaning.is_of_amounts() && meaning != WordMeaning::DueDate;
-        let label = label_of(self.rows, self.words, index, chars, is_of);
-        let (meaning, place) =
-            label.filter(|(meaning, _)| matches!(meaning, WordMeaning::Number | WordMeaning::WeakNumber))?;
+        let label =
+            label(self.rows, self.words, index, chars, is_of).filter(|label| label.meaning.is_of_documents())?;
         let mut evidence = Evidence::found();
-        let is_weak = meaning == WordMeaning::WeakNumber;
+        self.label_facts(&label, index, chars, &mut evidence)?;
+        let is_weak = label.meaning == WordMeaning::WeakNumber;
         let has_name = own.iter().any(|(word, meaning)| *meaning == WordMeaning::Number && word.end <= chars.start);
         evidence.fact("weak label", is_weak && !has_name);
         evidence.fact("weak label behind a name", is_weak && has_name);
-        let nearest = own.iter().rev().map(|(word, _)| word).find(|word| word.end <= chars.start);
-        let label = nearest.filter(|_| place == LabelPlace::Beside).map(|word| row.text(word).to_lowercase());
-        let label = label.unwrap_or_default();
-        let has_sign = label.contains("no")
-            || label.contains("n°")
-            || label.contains("num")
-            || label.contains("nr")
-            || label.contains('º');
-        let between: String = row.chars().get(nearest.map_or(0, |word| word.end)..chars.start)?.iter().collect();
-        let has_mark = between.contains('#') || between.contains(':') || between.to_lowercase().contains("no");
-        evidence.fact("beside", place == LabelPlace::Beside);
-        evidence.fact("below", place == LabelPlace::Above);
-        evidence.fact("label with number", has_sign);
-        evidence.fact("label with mark", has_mark && !has_sign);
-        evidence.fact(
-            "label of invoice",
-            ["inv", "rechn", "fact", "fatt", "fakt", "szaml", "fatura"].iter().any(|word| label.contains(word)),
-        );
-        evidence.fact(
-            "label of transaction",
-            label.contains("tr") || label.contains("chk") || label.contains("check") || label.contains("ticket"),
-        );
         evidence.fact("not first", position > 0);
         let is_amount = self
             .amounts
             .iter()
             .any(|amount| amount.row == index && overlap(&amount.chars, chars) && !amount.is_integer);
         evidence.fact("amount", is_amount);
+        let around = |at: Option<usize>| at.and_then(|at| row.chars().get(at)).copied();
+        evidence.fact("in brackets", around(chars.start.checked_sub(1)) == Some('('));
+        evidence.fact(
+            "more digits behind",
+            around(Some(chars.end)) == Some(' ')
+                && around(Some(chars.end + 1)).is_some_and(|char| char.is_ascii_digit()),
+        );
         let digits = text.chars().filter(char::is_ascii_digit).count();
+        let letters: Vec<char> = text.chars().collect();
+        let is_like_digit =
+            |two: &[char]| matches!(two, ['O' | 'o' | 'Q' | 'I' | 'l', digit] if digit.is_ascii_digit());
+        let is_between = |three: &[char]| matches!(three, [one, two, three] if one.is_ascii_digit() && two.is_alphabetic() && three.is_ascii_digit());
         evidence.fact("few digits", digits < 3);
         evidence.fact("many digits", digits > 12);
         evidence.fact("letters", text.chars().any(char::is_alphabetic));
+        evidence.fact("letter between digits", letters.windows(3).any(is_between));
+        evidence.fact("letter like a digit", letters.windows(2).any(is_like_digit));
         evidence.fact("mostly letters", digits * 2 < text.chars().count());
         evidence.fact("small letters", text.chars().any(char::is_lowercase));
-        evidence.fact("words between", between.chars().filter(|char| char.is_alphabetic()).count() > 3);
         evidence.row(index, self.rows);
         evidence.reading(self.rows, std::iter::once((index, chars)));
         let elsewhere = self.texts.iter().enumerate().any(|(other, row)| other != index && row.contains(text));
         evidence.fact("again", elsewhere && digits >= 3);
         Some(evidence)
+    }
+
+    /// The evidence of the label of a number.
+    fn label_facts(
+        &self,
+        label: &ValueLabel,
+        index: usize,
+        chars: &Range<usize>,
+        evidence: &mut Evidence,
+    ) -> Option<()> {
+        let row = self.rows.get(label.row)?;
+        let text = row.text(&label.chars).to_lowercase();
+        let has_sign = ["no", "n°", "num", "nr", "º"].iter().any(|sign| text.contains(sign));
+        let is_beside = label.place == LabelPlace::Beside;
+        let value = if is_beside { chars.clone() } else { row.chars().len()..row.chars().len() };
+        let end = if is_beside { chars.start } else { (label.chars.end + 4).min(row.chars().len()) };
+        let behind: String = row.chars().get(label.chars.end..end)?.iter().collect();
+        let has_mark = behind.contains(['#', ':']) || behind.to_lowercase().contains("no");
+        evidence.fact("label of a sale", label.meaning == WordMeaning::SaleNumber);
+        evidence.fact("beside", is_beside);
+        evidence.fact("label with number", has_sign);
+        evidence.fact("label with mark", has_mark && !has_sign);
+        evidence.fact("words between", is_beside && behind.chars().filter(|char| char.is_alphabetic()).count() > 3);
+        let is_of_line =
+            |start: usize, end: usize| row.chars().get(start..end).is_some_and(|chars| !chars.contains(&GAP));
+        let letters = row.chars().iter().enumerate().filter(|(at, char)| {
+            let is_outside = !label.chars.contains(at) && !value.contains(at);
+            char.is_alphabetic() && is_outside && is_of_line((*at).min(label.chars.end), (*at).max(label.chars.start))
+        });
+        let share = coordinate(letters.count().min(SENTENCE)) / coordinate(SENTENCE);
+        evidence.measure("label in a sentence", share);
+        evidence.fact("far below", label.row + 1 < index);
+        Some(())
     }
 }

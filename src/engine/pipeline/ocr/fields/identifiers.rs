@@ -282,15 +282,15 @@ fn is_swiss_number(digits: &[u32]) -> bool {
     (11 - sum % 11) % 11 == *check
 }
 
-/// The numbers of a row: letters and digits, with signs between them.
-pub(super) fn numbers(chars: &[char]) -> Vec<FieldMatch> {
+/// The numbers of a row with at least so many characters: letters and digits, with signs between them.
+pub(super) fn numbers(chars: &[char], least: usize) -> Vec<FieldMatch> {
     found(chars, |start| {
         let is_part = |char: &char| char.is_alphanumeric() || matches!(char, '-' | '/' | '.' | '_');
         let length = chars.get(start..)?.iter().take_while(|char| is_part(char)).count();
         let run = chars.get(start..start + length)?;
         let kept = run.iter().rposition(|char| char.is_alphanumeric())? + 1;
         let text: String = run.get(..kept)?.iter().collect();
-        let is_number = text.chars().any(|char| char.is_ascii_digit()) && kept >= 3;
+        let is_number = text.chars().any(|char| char.is_ascii_digit()) && kept >= least;
         is_number.then_some((start..start + kept, text))
     })
 }

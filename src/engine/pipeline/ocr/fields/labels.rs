@@ -19,7 +19,9 @@ impl FieldLabel {
     fn place_at(&self, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Option<Range<usize>> {
         let is_equal = letters.iter().map(|(_, letter)| letter).eq(&self.0);
         let place = is_equal.then(|| Some(letters.first()?.0..letters.last()?.0 + 1)).flatten()?;
-        is_word(&place, chars, may_be_joined).then_some(place)
+        // Digits alone are a number, even if they resemble a word: "815" is not "bis".
+        let has_letter = chars.get(place.clone())?.iter().any(|char| !char.is_ascii_digit());
+        (has_letter && is_word(&place, chars, may_be_joined)).then_some(place)
     }
 
     /// The labels of a list that have any letter.
@@ -108,6 +110,11 @@ fn is_word(place: &Range<usize>, chars: &[char], may_be_joined: bool) -> bool {
     // The small o of "Nº" is a sign, and belongs to the label.
     let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic() && *char != 'º');
     if place.start.checked_sub(1).is_some_and(is_letter) {
+        return false;
+    }
+    // "18348/102/TO058" is a number.
+    let is_behind_sign = place.start.checked_sub(1).is_some_and(|before| matches!(chars.get(before), Some('/' | '-')));
+    if is_behind_sign && chars.get(place.end).is_some_and(char::is_ascii_digit) {
         return false;
     }
     // The "1" of "TOTA12.50" may be the letter, or the first digit.

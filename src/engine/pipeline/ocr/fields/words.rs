@@ -52,6 +52,8 @@ pub(super) enum WordMeaning {
     OtherDate,
     /// The number of the document.
     Number,
+    /// The number of a sale at a till, which may be that of the receipt: "check", "ticket", "transaction".
+    SaleNumber,
     /// "No.": a number of something.
     WeakNumber,
     /// The number of a customer, an order, a telephone.
@@ -71,9 +73,15 @@ impl WordMeaning {
         matches!(self, Self::Total | Self::GrossTotal | Self::AmountDue)
     }
 
+    /// True for a label that the number of a document may have.
+    pub(super) fn is_of_documents(self) -> bool {
+        matches!(self, Self::Number | Self::SaleNumber | Self::WeakNumber)
+    }
+
     pub(super) fn is_of_amounts(self) -> bool {
-        use WordMeaning::{Date, DateOfIssue, DueDate, Iban, Number, OtherDate, OtherNumber, TaxNumber, WeakNumber};
-        !matches!(self, Date | DateOfIssue | DueDate | OtherDate | Number | WeakNumber | OtherNumber | TaxNumber | Iban)
+        use WordMeaning::{Date, DateOfIssue, DueDate, Iban, OtherDate, OtherNumber, TaxNumber};
+        !self.is_of_documents()
+            && !matches!(self, Date | DateOfIssue | DueDate | OtherDate | OtherNumber | TaxNumber | Iban)
     }
 
     /// The meaning of several words of one label: "total" and "excluding" are a net amount.
@@ -113,7 +121,15 @@ const OWN_LABEL_LETTERS: usize = 3;
 const ROWS_BELOW: usize = 3;
 const BELOW_HEIGHTS: f32 = 4.0;
 
-/// The nearest words of some kind at a value: left of it, or else above it.
+/// Words that name a value.
+pub(super) struct ValueLabel {
+    pub(super) meaning: WordMeaning,
+    pub(super) place: LabelPlace,
+    pub(super) row: usize,
+    pub(super) chars: Range<usize>,
+}
+
+/// The meaning and the place of the label of a value.
 pub(super) fn label_of(
     rows: &[RowText<'_>],
     words: &[RowWords],
@@ -121,12 +137,24 @@ pub(super) fn label_of(
     chars: &Range<usize>,
     is_of: impl Fn(WordMeaning) -> bool,
 ) -> Option<(WordMeaning, LabelPlace)> {
+    label(rows, words, index, chars, is_of).map(|label| (label.meaning, label.place))
+}
+
+/// The nearest words of some kind at a value: left of it, or else above it.
+pub(super) fn label(
+    rows: &[RowText<'_>],
+    words: &[RowWords],
+    index: usize,
+    chars: &Range<usize>,
+    is_of: impl Fn(WordMeaning) -> bool,
+) -> Option<ValueLabel> {
     let row = rows.get(index)?;
     let beside = words.get(index)?.iter().rev().find(|(place, meaning)| place.end <= chars.start && is_of(*meaning));
     if let Some((place, meaning)) = beside {
         let between = row.chars().get(place.end..chars.start).unwrap_or_default();
         if between.iter().filter(|char| char.is_alphanumeric()).count() <= BETWEEN_MAX {
-            return Some((*meaning, LabelPlace::Beside));
+            let label = place.clone();
+            return Some(ValueLabel { meaning: *meaning, place: LabelPlace::Beside, row: index, chars: label });
         }
     }
     // Words right before it are a label of its own, though an unknown one.
@@ -134,17 +162,29 @@ pub(super) fn label_of(
     if line.filter(|char| char.is_alphabetic()).count() >= OWN_LABEL_LETTERS {
         return None;
     }
-    let meaning = above(rows, words, index, chars).find_map(|over| over.into_iter().find(|meaning| is_of(*meaning)));
-    meaning.map(|meaning| (meaning, LabelPlace::Above))
+    words_above(rows, words, index, chars).find_map(|(row, over)| {
+        let (label, meaning) = over.into_iter().find(|(_, meaning)| is_of(*meaning))?;
+        Some(ValueLabel { meaning: *meaning, place: LabelPlace::Above, row, chars: label.clone() })
+    })
 }
 
-/// The words that stand over a value, row by row upwards.
+/// The meanings of the words that stand over a value, row by row upwards.
 pub(super) fn above<'w>(
     rows: &'w [RowText<'_>],
     words: &'w [RowWords],
     index: usize,
     chars: &Range<usize>,
 ) -> impl Iterator<Item = Vec<WordMeaning>> + 'w {
+    words_above(rows, words, index, chars).map(|(_, over)| over.into_iter().map(|(_, meaning)| *meaning).collect())
+}
+
+/// The words that stand over a value, row by row upwards.
+fn words_above<'w>(
+    rows: &'w [RowText<'_>],
+    words: &'w [RowWords],
+    index: usize,
+    chars: &Range<usize>,
+) -> impl Iterator<Item = (usize, Vec<&'w (Range<usize>, WordMeaning)>)> + 'w {
     let own = rows.get(index).and_then(|row| Some((row.page(), row.place(chars)?.0.bounds())));
     (index.saturating_sub(ROWS_BELOW)..index).rev().map_while(move |before| {
         let (page, area) = own?;
@@ -156,7 +196,7 @@ pub(super) fn above<'w>(
                 label.overlap_across(&area) > 0.0 && gap <= BELOW_HEIGHTS * label.height().max(area.height())
             })
         };
-        Some(words.get(before)?.iter().filter(|(place, _)| is_over(place)).map(|(_, meaning)| *meaning).collect())
+        Some((before, words.get(before)?.iter().filter(|(place, _)| is_over(place)).collect()))
     })
 }
 
