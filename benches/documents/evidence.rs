@@ -34,7 +34,10 @@ fn main() -> std::io::Result<()> {
         let document = DocumentText::new(rows.iter().map(Vec::as_slice).zip(pages.iter().map(Vec::as_slice)));
         let fields: serde_json::Map<String, Value> = FIELDS
             .iter()
-            .map(|(name, pattern)| ((*name).to_owned(), document.candidates(*pattern).iter().map(candidate).collect()))
+            .map(|(name, pattern)| {
+                let found = document.candidates(*pattern);
+                ((*name).to_owned(), found.iter().map(|one| candidate(one, &found)).collect())
+            })
             .collect();
         writeln!(out, "{}", json!({"set": answer.get("set"), "file": answer.get("file"), "fields": fields}))?;
     }
@@ -53,8 +56,11 @@ fn ocr_line(line: &Value) -> Option<OcrLine> {
     Some(OcrLine::even(line.get("text")?.as_str()?, area, confidence))
 }
 
-fn candidate(candidate: &FieldCandidate) -> Value {
+/// A candidate with its facts, and the positions of those that agree with it.
+fn candidate(candidate: &FieldCandidate, all: &[FieldCandidate]) -> Value {
     let facts: serde_json::Map<String, Value> =
         candidate.evidence.facts().iter().map(|(name, strength)| ((*name).to_owned(), json!(strength))).collect();
-    json!({"value": candidate.value, "facts": facts})
+    let agrees = |other: &(usize, &FieldCandidate)| candidate.value.agrees(&other.1.value);
+    let agreeing: Vec<usize> = all.iter().enumerate().filter(agrees).map(|(index, _)| index).collect();
+    json!({"value": candidate.value, "facts": facts, "agreeing": agreeing})
 }

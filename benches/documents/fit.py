@@ -7,11 +7,11 @@
 
 Each field has a conditional logit model: the candidates of a document and "none of them" share a probability of 1. First the weights are
 fitted in ten parts, divided by issuer, of which each is judged by the weights of the nine others: what is printed is about issuers that the
-weights do not know. Documents whose truth is in doubt are left out. Only the part "look" may be given. Needs numpy and scipy (`make setup-tables`).
+weights do not know. Documents whose truth is in doubt are left out; of a supplier and a number only a doubt about it counts. Only the part
+"look" may be given. Needs numpy and scipy (`make setup-tables`).
 """
 import argparse
 import hashlib
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -25,12 +25,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents
 
 from documents.collection import LOOK, read_rows  # noqa: E402
 from documents.compare import RIGHT, has_truth, judge  # noqa: E402
-from documents.curve import WRONG_MAX, Curve  # noqa: E402
+from documents.curve import Curve  # noqa: E402
 
 NUMBERS = Path(__file__).resolve().parent / "truths" / "numbers.tsv"
 PARTS = 10
 PENALTY = 0.5
-SURE = 0.8  # of the threshold: the share of wrong answers is below WRONG_MAX with this probability
+ALIKE = 0.5  # the power by which a document counts less, the more there are of its issuer
+WRONG_BOUND, SURE = 0.025, 0.8  # of a threshold: the share of wrong answers that is not exceeded with this probability
 DOUBTS = {"supplier": ("supplier", "company", "sender", "no truth"), "number": ("number", "no truth")}  # words of a doubt about the field
 NAMES = {"date": "document_date", "number": "document_number"}  # of the engine's forms
 RARE = 4  # documents; a fact of fewer is not learned from
@@ -52,17 +53,17 @@ class Question:
     def __init__(self, row, name, field, candidates):
         self.row, self.name, self.field, self.candidates = row, name, field, candidates
         self.right = np.array([has_truth(field, row) and judge(field, row, {field: {"value": candidate["value"]}}) == RIGHT for candidate in candidates], bool)
-        self.part = hashlib.sha256((row.get("issuer_key") or row["file"]).encode()).digest()[1] % PARTS
+        self.issuer = row.get("issuer_key") or row["file"]
+        self.part = hashlib.sha256(self.issuer.encode()).digest()[1] % PARTS
 
     def likeliest(self, weights):
         """(the best candidate of the likeliest value, its probability), as evidence.rs; (None, 0) without candidates."""
         given = self.probabilities(weights)[:-1]
         if not len(given):
             return None, 0.0
-        values = [json.dumps(candidate["value"], sort_keys=True) for candidate in self.candidates]
-        of_value = {value: sum(share for share, other in zip(given, values) if other == value) for value in values}
-        best = max(range(len(given)), key=lambda index: (of_value[values[index]], given[index]))
-        return best, float(of_value[values[best]])
+        of_value = [sum(given[other] for other in candidate["agreeing"]) for candidate in self.candidates]
+        best = max(range(len(given)), key=lambda index: (of_value[index], given[index]))
+        return best, float(of_value[best])
 
     def encode(self, facts):
         """A row for each candidate, and a last one without facts for none of them."""
@@ -84,8 +85,13 @@ def in_doubt(field, row):
 
 
 def threshold(curve):
-    """The point of the highest coverage with too few wrong answers for chance: those of a small sample say little (Clopper and Pearson 1934)."""
-    return next((point for point in reversed(curve.points) if beta.ppf(SURE, point.wrong + 1, point.given - point.wrong) <= WRONG_MAX), None)
+    """The point of the highest coverage whose wrong answers stay below the bound even where the sample was lucky, or None."""
+    return next((point for point in reversed(curve.points) if bound(point) <= WRONG_BOUND), None)
+
+
+def bound(point):
+    """The upper end of the one-sided interval of Clopper and Pearson (1934) for the share of wrong answers."""
+    return beta.ppf(SURE, point.wrong + 1, point.given - point.wrong) if point.given > point.wrong else 1.0
 
 
 def is_without(field, row):
@@ -98,6 +104,9 @@ def fit(questions, count):
     matrix = np.concatenate([question.matrix for question in questions])
     right = np.concatenate([np.append(question.right, not question.right.any()) for question in questions])
     sizes = [len(question.matrix) for question in questions]
+    # Documents of an issuer look alike, so each further one says less.
+    of_issuer = Counter(question.issuer for question in questions)
+    importance = np.array([of_issuer[question.issuer] ** -ALIKE for question in questions])
     starts = np.cumsum([0, *sizes[:-1]])
 
     def softmax(scores):
@@ -112,7 +121,8 @@ def fit(questions, count):
         scores = matrix @ weights
         given, total = softmax(scores)
         among_right, total_right = softmax(np.where(right, scores, -1e9))
-        return PENALTY * weights @ weights / 2 + (total - total_right).sum(), PENALTY * weights + matrix.T @ (given - among_right)
+        slope = matrix.T @ (np.repeat(importance, sizes) * (given - among_right))
+        return PENALTY * weights @ weights / 2 + importance @ (total - total_right), PENALTY * weights + slope
 
     return minimize(loss, np.zeros(count), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
 
@@ -149,7 +159,7 @@ def main():
         for least in (0, .3, .5, .7, .8, .9, .95, .98):
             point = curve.at_threshold(least)
             print(f"  from {least:4}: answered {point.coverage:.3f}, wrong {point.wrong_share:.4f} ({point.wrong})")
-        for kind, point in (("2 % wrong", curve.widest()), ("2 % wrong, surely", threshold(curve))):
+        for kind, point in (("2 % wrong", curve.widest()), (f"at most {WRONG_BOUND:.1%} with {SURE:.0%}", threshold(curve))):
             print(f"  {kind}:", f"threshold {point.threshold:.3f} coverage {point.coverage:.3f} ({point.given}, {point.wrong} wrong)" if point else "never")
         ninety = curve.at_coverage(.9)
         print("  90 % coverage:", f"right {ninety.right_share:.4f} at {ninety.threshold:.3f}" if ninety else "never")

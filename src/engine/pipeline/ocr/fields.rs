@@ -11,6 +11,8 @@
 //! * `fields/words.rs`, `fields/words.tsv` - the meaning of words for the numbers around them
 //! * `fields/labelled_amount.rs` - the amounts of a document with their meanings
 //! * `fields/origin.rs` - hints on the country
+//! * `fields/names.rs` - the words of names
+//! * `fields/parties.rs` - the seller's lines and the buyer's
 //! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - the evidence for a value, and the choice by it
 //! * `fields/total.rs`, `fields/taxes.rs`, `fields/currency.rs`, `fields/document_date.rs`, `fields/document_number.rs`,
 //!   `fields/supplier.rs`, `fields/registered_number.rs` - the values that are chosen so
@@ -26,7 +28,9 @@ mod evidence;
 mod identifiers;
 mod labelled_amount;
 mod labels;
+mod names;
 mod origin;
+mod parties;
 mod registered_number;
 mod row_text;
 mod supplier;
@@ -208,7 +212,7 @@ impl<'p> DocumentText<'p> {
             Pattern::Net => taxes::net_candidates(rows, amounts),
             Pattern::Tax => taxes::tax_candidates(rows, amounts),
             Pattern::Currency => currency::candidates(rows, amounts, origin),
-            Pattern::Supplier => supplier::candidates(rows, words),
+            Pattern::Supplier => supplier::candidates(rows, words, amounts),
             Pattern::DocumentDate | Pattern::DueDate => document_date::candidates(rows, words, origin),
             Pattern::DocumentNumber => document_number::candidates(rows, words, amounts),
             Pattern::Iban => registered_number::iban_candidates(rows, words),

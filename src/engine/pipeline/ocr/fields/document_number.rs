@@ -7,7 +7,7 @@ use super::date::{self, DayOrder};
 use super::evidence::Evidence;
 use super::identifiers;
 use super::labelled_amount::LabelledAmount;
-use super::row_text::{GAP, RowText, overlap};
+use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, ValueLabel, WordMeaning, label};
 use crate::pipeline::ocr::geometry::coordinate;
@@ -21,13 +21,13 @@ const SENTENCE: usize = 30;
 
 /// All numbers near a label of the number of a document.
 pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
-    let texts: Vec<String> = rows.iter().map(|row| row.text(&(0..row.chars().len()))).collect();
-    let facts = NumberFacts { rows, words, amounts, texts };
+    let facts = NumberFacts { rows, words, amounts };
     let mut found: Vec<FieldCandidate> = Vec::new();
     for (index, (row, own)) in rows.iter().zip(words).enumerate() {
-        for (position, chars) in tokens(row, own).into_iter().enumerate() {
+        let tokens = tokens(row, own);
+        for chars in tokens.iter().cloned() {
             let text = row.text(&chars).replace(' ', "");
-            if let Some(evidence) = facts.evidence(index, position, &chars, &text) {
+            if let Some(evidence) = facts.evidence(index, &tokens, &chars, &text) {
                 found.push(FieldCandidate { row: index, chars, value: ParsedFieldValue::Text(text), evidence });
             }
         }
@@ -83,6 +83,7 @@ fn whole(part: &[char], chars: Range<usize>) -> Range<usize> {
     } else if let Some(['N' | 'n', 'o' | 'O' | 'r' | 'R', '.', _, ..]) = part.get(start..end) {
         start += 3;
     }
+    start += part.get(start..end).unwrap_or_default().iter().take_while(|char| !char.is_alphanumeric()).count();
     if let Some(['-', ' ', next @ ..]) = part.get(end..) {
         let more = next.iter().take_while(|char| char.is_ascii_digit()).count();
         if more > SERIES_MAX {
@@ -96,24 +97,19 @@ struct NumberFacts<'d> {
     rows: &'d [RowText<'d>],
     words: &'d [RowWords],
     amounts: &'d [LabelledAmount],
-    /// Of the rows.
-    texts: Vec<String>,
 }
 
 impl NumberFacts<'_> {
-    /// The evidence for the number at this position of its row, if it has the label of a document's number.
-    fn evidence(&self, index: usize, position: usize, chars: &Range<usize>, text: &str) -> Option<Evidence> {
-        let (row, own) = (self.rows.get(index)?, self.words.get(index)?);
+    /// The evidence for one of the numbers of a row, if it has the label of a document's number.
+    fn evidence(&self, index: usize, tokens: &[Range<usize>], chars: &Range<usize>, text: &str) -> Option<Evidence> {
+        let row = self.rows.get(index)?;
         let is_of = |meaning: WordMeaning| !meaning.is_of_amounts() && meaning != WordMeaning::DueDate;
         let label =
             label(self.rows, self.words, index, chars, is_of).filter(|label| label.meaning.is_of_documents())?;
         let mut evidence = Evidence::found();
-        self.label_facts(&label, index, chars, &mut evidence)?;
-        let is_weak = label.meaning == WordMeaning::WeakNumber;
-        let has_name = own.iter().any(|(word, meaning)| *meaning == WordMeaning::Number && word.end <= chars.start);
-        evidence.fact("weak label", is_weak && !has_name);
-        evidence.fact("weak label behind a name", is_weak && has_name);
-        evidence.fact("not first", position > 0);
+        self.label_facts(&label, chars, &mut evidence)?;
+        let is_between = |other: &Range<usize>| label.chars.end <= other.start && other.end <= chars.start;
+        evidence.fact("not first", label.place == LabelPlace::Beside && tokens.iter().any(is_between));
         let is_amount = self
             .amounts
             .iter()
@@ -136,45 +132,39 @@ impl NumberFacts<'_> {
         evidence.fact("letters", text.chars().any(char::is_alphabetic));
         evidence.fact("letter between digits", letters.windows(3).any(is_between));
         evidence.fact("letter like a digit", letters.windows(2).any(is_like_digit));
-        evidence.fact("mostly letters", digits * 2 < text.chars().count());
-        evidence.fact("small letters", text.chars().any(char::is_lowercase));
         evidence.row(index, self.rows);
         evidence.reading(self.rows, std::iter::once((index, chars)));
-        let elsewhere = self.texts.iter().enumerate().any(|(other, row)| other != index && row.contains(text));
-        evidence.fact("again", elsewhere && digits >= 3);
         Some(evidence)
     }
 
     /// The evidence of the label of a number.
-    fn label_facts(
-        &self,
-        label: &ValueLabel,
-        index: usize,
-        chars: &Range<usize>,
-        evidence: &mut Evidence,
-    ) -> Option<()> {
+    fn label_facts(&self, label: &ValueLabel, chars: &Range<usize>, evidence: &mut Evidence) -> Option<()> {
         let row = self.rows.get(label.row)?;
         let text = row.text(&label.chars).to_lowercase();
-        let has_sign = ["no", "n°", "num", "nr", "º"].iter().any(|sign| text.contains(sign));
         let is_beside = label.place == LabelPlace::Beside;
-        let value = if is_beside { chars.clone() } else { row.chars().len()..row.chars().len() };
-        let end = if is_beside { chars.start } else { (label.chars.end + 4).min(row.chars().len()) };
-        let behind: String = row.chars().get(label.chars.end..end)?.iter().collect();
-        let has_mark = behind.contains(['#', ':']) || behind.to_lowercase().contains("no");
-        evidence.fact("label of a sale", label.meaning == WordMeaning::SaleNumber);
         evidence.fact("beside", is_beside);
+        evidence.fact("label of a sale", label.meaning == WordMeaning::SaleNumber);
+        // "Invoice" with "No." behind it or in the next row.
+        let is_name = |(place, meaning): &&(Range<usize>, WordMeaning)| {
+            *meaning == WordMeaning::Number && place.start < label.chars.start
+        };
+        let above = label.row.checked_sub(1).and_then(|above| self.words.get(above)).into_iter().flatten();
+        let names = self.words.get(label.row)?.iter().chain(above).filter(is_name);
+        let is_weak = label.meaning == WordMeaning::WeakNumber && names.count() == 0;
+        evidence.fact("weak label", is_weak);
+        let has_sign = ["no", "n°", "num", "nr", "º"].iter().any(|sign| text.contains(sign));
         evidence.fact("label with number", has_sign);
-        evidence.fact("label with mark", has_mark && !has_sign);
-        evidence.fact("words between", is_beside && behind.chars().filter(|char| char.is_alphabetic()).count() > 3);
-        let is_of_line =
-            |start: usize, end: usize| row.chars().get(start..end).is_some_and(|chars| !chars.contains(&GAP));
-        let letters = row.chars().iter().enumerate().filter(|(at, char)| {
-            let is_outside = !label.chars.contains(at) && !value.contains(at);
-            char.is_alphabetic() && is_outside && is_of_line((*at).min(label.chars.end), (*at).max(label.chars.start))
-        });
-        let share = coordinate(letters.count().min(SENTENCE)) / coordinate(SENTENCE);
-        evidence.measure("label in a sentence", share);
-        evidence.fact("far below", label.row + 1 < index);
+        let letters = |from: usize, to: usize| -> usize {
+            row.chars().get(from..to).unwrap_or_default().iter().filter(|char| char.is_alphabetic()).count()
+        };
+        evidence.fact("words between", is_beside && letters(label.chars.end, chars.start) > 3);
+        let line = row.lines().into_iter().find(|line| line.contains(&label.chars.start))?;
+        let has_value = is_beside && line.contains(&chars.start);
+        let value = if has_value { letters(chars.start, chars.end) } else { 0 };
+        let others = letters(line.start, line.end) - letters(label.chars.start, label.chars.end) - value;
+        if is_weak || !has_sign {
+            evidence.measure("label in a sentence", coordinate(others.min(SENTENCE)) / coordinate(SENTENCE));
+        }
         Some(())
     }
 }

@@ -68,7 +68,7 @@ static WEIGHTS: LazyLock<HashMap<&'static str, FactWeights>> = LazyLock::new(|| 
 });
 
 /// The likeliest value by its best candidate, and the probability that it is right: the sum over all candidates with
-/// this value.
+/// this value, or one that agrees with it.
 pub(super) fn likeliest(field: &str, candidates: &[FieldCandidate]) -> Option<(usize, f32)> {
     let weights = WEIGHTS.get(field)?;
     let score = |candidate: &FieldCandidate| -> f32 {
@@ -79,7 +79,7 @@ pub(super) fn likeliest(field: &str, candidates: &[FieldCandidate]) -> Option<(u
     let shares: Vec<f32> = scores.iter().map(|score| (score - top).exp()).collect();
     let sum = (-top).exp() + shares.iter().sum::<f32>();
     let of_value = |value: &ParsedFieldValue| -> f32 {
-        candidates.iter().zip(&shares).filter(|(other, _)| other.value == *value).map(|(_, share)| share).sum()
+        candidates.iter().zip(&shares).filter(|(other, _)| other.value.agrees(value)).map(|(_, share)| share).sum()
     };
     let totals: Vec<f32> = candidates.iter().map(|candidate| of_value(&candidate.value)).collect();
     let place =

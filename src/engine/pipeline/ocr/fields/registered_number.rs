@@ -5,48 +5,10 @@ use std::ops::Range;
 use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
 use super::identifiers;
-use super::labels::folded;
+use super::parties::{self, Party};
 use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
-
-/// Words before the parts of an invoice that are about its customer or its supplier.
-const BUYERS: &[&str] = &[
-    "buyer",
-    "customer",
-    "billto",
-    "billedto",
-    "soldto",
-    "shipto",
-    "invoiceto",
-    "client",
-    "kaufer",
-    "kunde",
-    "leistungsempfanger",
-    "rechnungsempfanger",
-    "acheteur",
-    "destinataire",
-    "cliente",
-    "sayin",
-    "nabywca",
-    "odberatel",
-    "consignee",
-];
-const SELLERS: &[&str] = &[
-    "seller",
-    "supplier",
-    "vendor",
-    "from",
-    "verkaufer",
-    "lieferant",
-    "vendeur",
-    "fournisseur",
-    "emetteur",
-    "fornitore",
-    "sprzedawca",
-    "dodavatel",
-    "satici",
-];
 
 /// A number that was found.
 struct FoundNumber {
@@ -124,7 +86,7 @@ fn numbers(
 
 /// Each number once, with the evidence for it.
 fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate> {
-    let sections: Vec<Option<bool>> = sections(rows);
+    let parties = parties::of_rows(rows);
     let mut texts: Vec<&String> = Vec::new();
     let mut candidates = Vec::new();
     for number in found {
@@ -140,9 +102,9 @@ fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate
         evidence.fact("right check digit", number.check == Some(true));
         evidence.fact("wrong check digit", number.check == Some(false));
         evidence.fact("twice", same.len() > 1);
-        let section = same.iter().filter_map(|number| sections.get(number.row).copied().flatten()).next_back();
-        evidence.fact("below seller", section == Some(true));
-        evidence.fact("below buyer", section == Some(false));
+        let party = same.iter().filter_map(|number| parties.get(number.row).copied().flatten()).next_back();
+        evidence.fact("below seller", party == Some(Party::Seller));
+        evidence.fact("below buyer", party == Some(Party::Buyer));
         evidence.row(number.row, rows);
         evidence.reading(rows, std::iter::once((number.row, &number.chars)));
         let value = ParsedFieldValue::Text(number.text.clone());
@@ -155,27 +117,4 @@ fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate
         candidate.evidence.fact("last", count > 1 && index + 1 == count);
     }
     candidates
-}
-
-/// Of each row: true if the last heading above is that of the supplier, false if it is that of the customer.
-fn sections(rows: &[RowText<'_>]) -> Vec<Option<bool>> {
-    let mut now = None;
-    let of_row = |row: &RowText<'_>| {
-        let text: String = row.chars().iter().collect();
-        let words: Vec<String> = text
-            .split(|char: char| !char.is_alphabetic() && char != ' ')
-            .map(|word| word.chars().flat_map(folded).collect::<String>())
-            .collect();
-        let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
-        match (has(SELLERS), has(BUYERS)) {
-            (true, false) => Some(true),
-            (false, true) => Some(false),
-            _ => None,
-        }
-    };
-    let sections = rows.iter().map(|row| {
-        now = of_row(row).or(now);
-        now
-    });
-    sections.collect()
 }

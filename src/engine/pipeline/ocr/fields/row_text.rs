@@ -44,6 +44,13 @@ impl<'p> RowText<'p> {
         &self.chars
     }
 
+    /// The places of its lines.
+    pub(super) fn lines(&self) -> Vec<Range<usize>> {
+        let gaps = self.chars.iter().enumerate().filter(|(_, char)| **char == GAP).map(|(index, _)| index);
+        let mut start = 0;
+        gaps.chain([self.chars.len()]).map(|end| std::mem::replace(&mut start, end + 1)..end).collect()
+    }
+
     pub(super) fn text(&self, chars: &Range<usize>) -> String {
         let chars = self.chars.get(chars.clone()).unwrap_or_default();
         chars.iter().map(|char| if *char == GAP { ' ' } else { *char }).collect()

@@ -4,338 +4,81 @@ use std::ops::Range;
 
 use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
-use super::labels::folded;
+use super::labelled_amount::LabelledAmount;
+use super::names::{ADDRESSES, FINAL_FORMS, LEGAL_FORMS, OTHERS, SENTENCES, TRADES, is_in, plain};
+use super::parties::{self, Party};
 use super::row_text::{GAP, RowText};
 use super::value::ParsedFieldValue;
-use super::words::RowWords;
-use crate::pipeline::ocr::geometry::coordinate;
+use super::words::{RowWords, WordMeaning};
+use crate::pipeline::ocr::geometry::{PageArea, coordinate};
 
-/// The first rows are all looked at, of the others those with a legal form or a label.
+/// The first rows are all looked at, of the others those with a legal form or below a heading of the seller.
 const FIRST_ROWS: usize = 10;
 const LETTERS_MIN: usize = 2;
 const LETTERS_MAX: usize = 60;
-
-/// Words behind the names of companies.
-const LEGAL_FORMS: &[&str] = &[
-    "sdn",
-    "bhd",
-    "berhad",
-    "enterprise",
-    "trading",
-    "pvt",
-    "pte",
-    "ltd",
-    "limited",
-    "llc",
-    "llp",
-    "inc",
-    "corp",
-    "corporation",
-    "company",
-    "gmbh",
-    "mbh",
-    "ag",
-    "kg",
-    "ohg",
-    "ug",
-    "e.k",
-    "ek",
-    "kgaa",
-    "sarl",
-    "sas",
-    "sa",
-    "eurl",
-    "spa",
-    "srl",
-    "snc",
-    "bv",
-    "nv",
-    "vof",
-    "plc",
-    "ab",
-    "oy",
-    "oyj",
-    "as",
-    "aps",
-    "sro",
-    "doo",
-    "kft",
-    "zrt",
-    "bt",
-    "nyrt",
-    "sp",
-    "zoo",
-    "lda",
-    "sl",
-    "slu",
-    "fzc",
-    "fze",
-    "fzco",
-    "wll",
-    "sti",
-    "anonim",
-];
-
-/// Those that are the end of a name.
-const FINAL_FORMS: &[&str] =
-    &["bhd", "berhad", "ltd", "limited", "llc", "inc", "gmbh", "sarl", "srl", "spa", "bv", "plc"];
-
-/// Words of shops and restaurants.
-const TRADES: &[&str] = &[
-    "restaurant",
-    "cafe",
-    "coffee",
-    "bar",
-    "grill",
-    "kitchen",
-    "bistro",
-    "pizza",
-    "pizzeria",
-    "bakery",
-    "market",
-    "supermarket",
-    "mart",
-    "store",
-    "stores",
-    "shop",
-    "hotel",
-    "pharmacy",
-    "hardware",
-    "stationery",
-    "books",
-    "gift",
-    "foods",
-    "food",
-    "house",
-    "restoran",
-    "kedai",
-    "supermarkt",
-    "markt",
-    "apotheke",
-    "backerei",
-    "gasthaus",
-    "hypermarket",
-    "minimarket",
-    "station",
-];
-
-/// Words of addresses and of what else stands at the top.
-const ADDRESSES: &[&str] = &[
-    "street", "st", "road", "rd", "avenue", "ave", "blvd", "lane", "drive", "suite", "floor", "jalan", "jln", "lot",
-    "lorong", "taman", "bandar", "selangor", "kuala", "lumpur", "johor", "malaysia", "strasse", "str", "platz", "weg",
-    "rue", "calle", "via", "highway", "hwy", "plaza", "block", "unit", "box", "ny", "ca", "tx", "usa",
-];
-const OTHERS: &[&str] = &[
-    "receipt",
-    "invoice",
-    "tax",
-    "bill",
-    "cash",
-    "tel",
-    "fax",
-    "phone",
-    "email",
-    "www",
-    "http",
-    "welcome",
-    "thank",
-    "thanks",
-    "date",
-    "time",
-    "table",
-    "server",
-    "order",
-    "customer",
-    "copy",
-    "duplicate",
-    "original",
-    "page",
-    "rechnung",
-    "facture",
-    "fattura",
-    "factura",
-    "factuur",
-    "beleg",
-    "quittung",
-    "kassenbon",
-    "gst",
-    "vat",
-    "reg",
-    "registration",
-    "no",
-    "store",
-    "manager",
-    "cashier",
-    "open",
-    "description",
-    "qty",
-    "item",
-    "price",
-    "amount",
-    "total",
-    "dine",
-    "take",
-    "guest",
-    "guests",
-    "check",
-    "mail",
-    "com",
-    "ticket",
-    "statement",
-    "paid",
-    "posted",
-    "duplikat",
-    "verkaufer",
-    "seller",
-    "kaufer",
-    "buyer",
-    "steuernummer",
-    "lieferant",
-    "again",
-    "please",
-    "come",
-    "counter",
-    "merchant",
-    "number",
-    "gmail",
-    "salesperson",
-    "stylesheet",
-    "datum",
-    "kunde",
-    "save",
-    "money",
-    "live",
-    "better",
-];
-/// Words before the names of suppliers and of customers.
-const SELLERS: &[&str] =
-    &["seller", "supplier", "vendor", "from", "verkaufer", "lieferant", "vendeur", "fournisseur", "merchant", "soldby"];
-const BUYERS: &[&str] = &[
-    "to",
-    "buyer",
-    "customer",
-    "client",
-    "kaufer",
-    "kunde",
-    "billto",
-    "soldto",
-    "shipto",
-    "acheteur",
-    "attn",
-    "rechnungsempfanger",
-    "leistungsempfanger",
-];
+/// The most words of a further row of a name.
+const MORE_WORDS: usize = 5;
+/// The most rows of a name.
+const NAME_ROWS: usize = 3;
 
 /// The names that may be the supplier's.
-pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
-    let domains = domains(rows);
-    let texts: Vec<String> = rows.iter().map(|row| row.chars().iter().copied().flat_map(folded).collect()).collect();
-    let has_form = |row: &RowText<'_>| parts(row).iter().any(|part| Name::of(row, part).has(LEGAL_FORMS));
-    let with_form: Vec<bool> = rows.iter().take(FIRST_ROWS).map(has_form).collect();
-    let mut heights: Vec<f32> =
-        rows.iter().filter_map(|row| Some(row.place(&(0..row.chars().len()))?.0.height())).collect();
-    heights.sort_by(f32::total_cmp);
-    let height = heights.get(heights.len() / 2).copied().unwrap_or(1.0).max(1.0);
-    let facts = NameFacts { rows, words, height, domains, texts, with_form };
+pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
+    let facts = NameFacts::of(rows, words, amounts);
     let mut found = Vec::new();
-    let mut section = Section::None;
-    for (index, row) in rows.iter().enumerate() {
-        if row.page() > 0 {
-            break;
-        }
-        section = section.at(index);
-        for (position, part) in parts(row).into_iter().enumerate() {
-            let name = Name::of(row, &part);
-            if let Some(label) = name.section(index) {
-                section = label;
+    let first_page = rows.iter().enumerate().take_while(|(_, row)| row.page() == 0);
+    for (index, row) in first_page {
+        for (position, line) in row.lines().into_iter().enumerate() {
+            let Some(name) = NameLine::of(row, index, &line) else { continue };
+            if row.chars().get(line.clone()).and_then(parties::heading).is_some() {
+                continue;
             }
-            let is_first = index < FIRST_ROWS;
+            let party = parties::of_line(rows, index, &line);
             if !(LETTERS_MIN..=LETTERS_MAX).contains(&name.letters)
-                || !(is_first || name.has(LEGAL_FORMS) || matches!(section, Section::Seller(_)))
+                || !(index < FIRST_ROWS || name.has(LEGAL_FORMS) || party == Some(Party::Seller))
             {
                 continue;
             }
-            let Some(evidence) = facts.evidence(&name, index, position, &part, section) else { continue };
-            let text = row.text(&name.chars);
-            if let Some((rows, more)) = continued(rows, index, &part, &name) {
-                let mut evidence = evidence.clone();
-                evidence.fact("of two rows", rows == 2);
-                evidence.fact("of three rows", rows == 3);
-                evidence.fact("legal form below", true);
-                let value = ParsedFieldValue::Text(format!("{text} {more}"));
-                found.push(FieldCandidate { row: index, chars: name.chars.clone(), value, evidence });
+            let (row, chars) = (index, name.chars.clone());
+            let mut lines = vec![name];
+            loop {
+                let text = lines.iter().filter_map(|line| Some(rows.get(line.row)?.text(&line.chars)));
+                let value = ParsedFieldValue::Name(text.collect::<Vec<_>>().join(" "));
+                if let Some(evidence) = facts.evidence(&lines, position, party) {
+                    found.push(FieldCandidate { row, chars: chars.clone(), value, evidence });
+                }
+                match next_line(rows, &lines) {
+                    Some(next) if lines.len() < NAME_ROWS => lines.push(next),
+                    _ => break,
+                }
             }
-            found.push(FieldCandidate {
-                row: index,
-                chars: name.chars.clone(),
-                value: ParsedFieldValue::Text(text),
-                evidence,
-            });
         }
     }
     found
 }
 
-/// The rest of a name in the next one or two rows, which ends with a legal form: the number of rows, and its text.
-fn continued(rows: &[RowText<'_>], index: usize, part: &Range<usize>, first: &Name) -> Option<(usize, String)> {
-    let place = rows.get(index)?.place(part)?.0.bounds();
-    let mut text = String::new();
-    for below in 1..=2 {
-        let row = rows.get(index + below)?;
-        let [only] = parts(row).try_into().ok()?;
-        let name = Name::of(row, &only);
-        let area = row.place(&only)?.0.bounds();
-        let is_near = area.top - place.bottom < 3.0 * place.height() && area.overlap_across(&place) > 0.0;
-        let is_name = name.digits == 0 && name.label.is_none() && !name.words.is_empty() && name.words.len() <= 5;
-        if !is_near || !is_name || first.has(FINAL_FORMS) || name.has(ADDRESSES) {
-            return None;
-        }
-        if below > 1 {
-            text.push(' ');
-        }
-        text.push_str(&row.text(&name.chars));
-        if name.has(LEGAL_FORMS) {
-            return Some((below + 1, text));
-        }
-    }
-    None
-}
-
-/// The lines of a row.
-fn parts(row: &RowText<'_>) -> Vec<Range<usize>> {
-    let mut parts = Vec::new();
-    let mut start = 0;
-    for (index, char) in row.chars().iter().enumerate().chain([(row.chars().len(), &GAP)]) {
-        if *char == GAP {
-            parts.push(start..index);
-            start = index + 1;
-        }
-    }
-    parts
-}
-
-/// Whose address the rows are, by the last label above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Section {
-    None,
-    /// With the row of its label.
-    Seller(usize),
-    Buyer(usize),
-}
-
-impl Section {
-    /// Its end: a label counts for three rows.
-    fn at(self, index: usize) -> Self {
-        match self {
-            Self::Seller(row) | Self::Buyer(row) if index > row + 3 => Self::None,
-            other => other,
-        }
-    }
+/// The line right below a name that may be the rest of it.
+fn next_line(rows: &[RowText<'_>], lines: &[NameLine]) -> Option<NameLine> {
+    let last = lines.last()?;
+    let row = rows.get(last.row + 1).filter(|row| row.page() == 0)?;
+    let [only] = row.lines().try_into().ok()?;
+    let next = NameLine::of(row, last.row + 1, &only)?;
+    let is_near =
+        next.area.top - last.area.bottom < 3.0 * last.area.height() && next.area.overlap_across(&last.area) > 0.0;
+    let is_heading = row.chars().get(only.clone()).and_then(parties::heading).is_some();
+    let is_name = next.digits == 0
+        && next.label.is_none()
+        && (1..=MORE_WORDS).contains(&next.words.len())
+        && !is_heading
+        && !lines.first()?.is_other();
+    (is_near && is_name && !last.has(FINAL_FORMS) && !next.has(ADDRESSES)).then_some(next)
 }
 
 /// A line as a name.
-struct Name {
+struct NameLine {
+    row: usize,
     chars: Range<usize>,
+    area: PageArea,
+    confidence: f32,
     /// Its words in plain small letters.
     words: Vec<String>,
     letters: usize,
@@ -343,62 +86,60 @@ struct Name {
     capitals: usize,
     /// A label with a colon was before it.
     label: Option<String>,
+    /// The number of a company in brackets was behind it.
+    has_number: bool,
+    has_comma: bool,
 }
 
-impl Name {
-    fn of(row: &RowText<'_>, part: &Range<usize>) -> Self {
-        let chars = row.chars().get(part.clone()).unwrap_or_default();
+impl NameLine {
+    fn of(row: &RowText<'_>, index: usize, line: &Range<usize>) -> Option<Self> {
+        let chars = row.chars().get(line.clone())?;
         // "Name: Lieferant GmbH"
         let colon = chars.iter().position(|char| *char == ':').filter(|colon| colon + 2 < chars.len());
-        let label = colon.map(|colon| chars.iter().take(colon).copied().flat_map(folded).collect());
+        let label = colon.map(|colon| chars.iter().take(colon).collect::<String>()).map(|label| plain(&label));
         let start = colon.map_or(0, |colon| colon + 1);
         let start = start + chars.iter().skip(start).take_while(|char| !char.is_alphanumeric()).count();
         // "Name (123456-X)": the number of the company does not belong to it.
-        let end = chars
+        let number = chars
             .iter()
             .enumerate()
             .skip(start + 3)
             .find(|(index, char)| **char == '(' && chars.get(index + 1).is_some_and(char::is_ascii_digit));
-        let end = end.map_or(chars.len(), |(index, _)| index);
-        let kept = chars.get(start..end).unwrap_or_default();
-        let end = start
-            + kept
-                .iter()
-                .rposition(|char| char.is_alphanumeric() || matches!(char, '.' | ')'))
-                .map_or(0, |last| last + 1);
-        let kept = chars.get(start..end).unwrap_or_default();
+        let end = number.map_or(chars.len(), |(index, _)| index);
+        let kept = chars.get(start..end)?;
+        let is_part = |char: &char| char.is_alphanumeric() || matches!(char, '.' | ')');
+        let end = start + kept.iter().rposition(is_part).map_or(0, |last| last + 1);
+        let kept = chars.get(start..end)?;
         let text: String = kept.iter().collect();
         let words = text.split(|char: char| !char.is_alphanumeric() && !matches!(char, '.' | '\'' | '’'));
-        let words = words.map(|word| word.chars().flat_map(folded).collect::<String>()).filter(|word| !word.is_empty());
-        Self {
-            chars: part.start + start..part.start + end,
-            words: words.collect(),
+        let chars = line.start + start..line.start + end;
+        let (area, confidence) = row.place(&chars)?;
+        Some(Self {
+            row: index,
+            chars,
+            area: area.bounds(),
+            confidence,
+            words: words.map(plain).filter(|word| !word.is_empty()).collect(),
             letters: kept.iter().filter(|char| char.is_alphabetic()).count(),
             digits: kept.iter().filter(|char| char.is_ascii_digit()).count(),
             capitals: kept.iter().filter(|char| char.is_uppercase()).count(),
             label,
-        }
+            has_number: number.is_some(),
+            has_comma: kept.contains(&','),
+        })
     }
 
-    fn has(&self, words: &[&str]) -> bool {
-        self.words.iter().any(|word| words.contains(&word.as_str()))
+    fn has(&self, list: &str) -> bool {
+        self.words.iter().any(|word| is_in(list, word))
     }
 
-    /// The section that this line begins.
-    fn section(&self, index: usize) -> Option<Section> {
-        let joined: String = self.words.concat();
-        let is_of = |words: &[&str]| {
-            words.contains(&joined.as_str())
-                || self.label.as_ref().is_some_and(|label| words.contains(&label.as_str()))
-                || self.words.len() <= 3 && self.words.first().is_some_and(|word| words.contains(&word.as_str()))
-        };
-        if is_of(BUYERS) {
-            Some(Section::Buyer(index))
-        } else if is_of(SELLERS) {
-            Some(Section::Seller(index))
-        } else {
-            None
-        }
+    /// True if most of its words are none of a name.
+    fn is_other(&self) -> bool {
+        self.words.iter().filter(|word| is_in(OTHERS, word)).count() * 2 >= self.words.len()
+    }
+
+    fn is_name(&self) -> bool {
+        self.letters > 2 && self.digits < self.letters && !self.is_other() && !self.has(ADDRESSES)
     }
 }
 
@@ -407,85 +148,95 @@ struct NameFacts<'d> {
     words: &'d [RowWords],
     /// The median height of the rows.
     height: f32,
+    /// The first row with a name.
+    first: Option<usize>,
     domains: Vec<String>,
-    /// Of the rows, in plain small letters.
-    texts: Vec<String>,
-    /// True for each of the first rows with a legal form.
-    with_form: Vec<bool>,
+    /// The first rows with a legal form.
+    with_form: Vec<usize>,
+    /// The rows with an amount.
+    amounts: Vec<usize>,
 }
 
-impl NameFacts<'_> {
-    /// The evidence for the line at this position of its row.
-    fn evidence(
-        &self,
-        name: &Name,
-        index: usize,
-        position: usize,
-        part: &Range<usize>,
-        section: Section,
-    ) -> Option<Evidence> {
-        let row = self.rows.get(index)?;
-        let (area, confidence) = row.place(&name.chars)?;
-        let mut evidence = Evidence::found();
-        for (place, fact) in ["row 1", "row 2", "row 3", "row 4"].into_iter().enumerate() {
-            evidence.fact(fact, index == place);
+impl<'d> NameFacts<'d> {
+    fn of(rows: &'d [RowText<'d>], words: &'d [RowWords], amounts: &[LabelledAmount]) -> Self {
+        let mut heights: Vec<f32> =
+            rows.iter().filter_map(|row| Some(row.place(&(0..row.chars().len()))?.0.height())).collect();
+        heights.sort_by(f32::total_cmp);
+        let height = heights.get(heights.len() / 2).copied().unwrap_or(1.0).max(1.0);
+        let lines_of = |(index, row): (usize, &RowText<'_>)| -> Vec<NameLine> {
+            row.lines().iter().filter_map(|line| NameLine::of(row, index, line)).collect()
+        };
+        let lines: Vec<NameLine> = rows.iter().enumerate().take(FIRST_ROWS).flat_map(lines_of).collect();
+        Self {
+            rows,
+            words,
+            height,
+            first: lines.iter().find(|line| line.is_name()).map(|line| line.row),
+            domains: domains(rows),
+            with_form: lines.iter().filter(|line| line.has(LEGAL_FORMS)).map(|line| line.row).collect(),
+            amounts: amounts.iter().filter(|amount| !amount.is_integer).map(|amount| amount.row).collect(),
         }
-        evidence.fact("first rows", index < FIRST_ROWS);
-        evidence.measure("row", coordinate(index.min(20)) / 20.0);
+    }
+
+    /// The evidence for a name of these lines, of which the first stands at this position of its row.
+    fn evidence(&self, lines: &[NameLine], position: usize, party: Option<Party>) -> Option<Evidence> {
+        let (first, last) = (lines.first()?, lines.last()?);
+        let words: Vec<&String> = lines.iter().flat_map(|line| &line.words).collect();
+        let has = |list: &str| words.iter().any(|word| is_in(list, word));
+        let count = |of: fn(&NameLine) -> usize| lines.iter().map(of).sum::<usize>();
+        let letters = count(|line| line.letters);
+        let mut evidence = Evidence::found();
+        for (place, fact) in [(0, "row 1"), (1, "row 2"), (3, "row 4")] {
+            evidence.fact(fact, first.row == place);
+        }
+        evidence.fact("first rows", first.row < FIRST_ROWS);
+        evidence.measure("row", coordinate(first.row.min(20)) / 20.0);
         evidence.fact("not first of row", position > 0);
-        evidence.measure("larger letters", (area.height().max(1.0) / self.height).ln().clamp(-1.0, 1.5));
-        evidence.measure("misread", 1.0 - confidence);
-        let has_form = name.has(LEGAL_FORMS);
-        let others = self.with_form.iter().enumerate().any(|(other, has_form)| other != index && *has_form);
+        evidence.fact("first name", self.first == Some(first.row));
+        let height = lines.iter().map(|line| line.area.height()).fold(0.0, f32::max).max(1.0);
+        evidence.measure("larger letters", (height / self.height).ln().clamp(-1.0, 1.5));
+        evidence.measure("misread", 1.0 - lines.iter().map(|line| line.confidence).fold(1.0, f32::min));
+        evidence.fact("of three rows", lines.len() == 3);
+        let heights = (first.area.height().max(1.0) / last.area.height().max(1.0)).ln().abs();
+        evidence.measure("rows of other heights", if lines.len() > 1 { heights.min(1.0) } else { 0.0 });
+        let has_form = has(LEGAL_FORMS);
+        let own = first.row..=last.row;
         evidence.fact("legal form", has_form);
-        evidence.fact("legal form in another row", !has_form && others);
-        evidence.fact(
-            "only a legal form",
-            has_form && name.words.iter().all(|word| LEGAL_FORMS.contains(&word.as_str()) || word.len() < 2),
-        );
-        evidence.fact(
-            "begins with a legal form",
-            name.words.first().is_some_and(|word| LEGAL_FORMS.contains(&word.as_str())),
-        );
-        evidence.fact("trade", name.has(TRADES));
-        evidence.fact("address", name.has(ADDRESSES));
-        evidence.fact("other word", name.has(OTHERS));
-        evidence.fact(
-            "mostly other words",
-            name.words.iter().filter(|word| OTHERS.contains(&word.as_str())).count() * 2 >= name.words.len(),
-        );
-        let is_label =
-            self.words.get(index)?.iter().any(|(place, _)| part.start <= place.start && place.end <= part.end);
-        evidence.fact("label of a value", is_label);
-        evidence.fact("digits", name.digits > 0);
-        evidence.fact("mostly digits", name.digits > name.letters);
-        evidence.fact("comma", row.chars().get(name.chars.clone())?.contains(&','));
-        evidence.fact("short", name.letters < 4);
-        evidence.fact("long", name.letters > 30);
-        evidence.fact("one word", name.words.len() == 1);
-        evidence.fact("capitals", name.capitals * 10 >= name.letters * 8);
-        evidence.fact("labelled", name.label.is_some());
-        evidence.fact(
-            "name",
-            name.label.as_ref().is_some_and(|label| label == "name" || label == "firma" || label == "company"),
-        );
-        evidence.fact("of seller", matches!(section, Section::Seller(_)));
-        evidence.fact("of buyer", matches!(section, Section::Buyer(_)));
-        let joined: String = name.words.concat();
-        evidence.fact(
-            "domain",
-            joined.len() >= 4
-                && self
-                    .domains
-                    .iter()
-                    .any(|domain| domain.len() >= 4 && (joined.contains(domain.as_str()) || domain.contains(&joined))),
-        );
-        let is_again = |text: &String| joined.len() >= 5 && text.contains(&joined);
-        let again = self.texts.iter().enumerate().any(|(other, text)| other != index && is_again(text));
-        evidence.fact("again", again);
-        let below = self.rows.get(index + 1).map(|row| row.chars().iter().filter(|char| char.is_ascii_digit()).count());
-        evidence.fact("digits below", below.is_some_and(|digits| digits > 2));
+        evidence.fact("legal form in another row", !has_form && self.with_form.iter().any(|row| !own.contains(row)));
+        evidence.fact("trade", has(TRADES));
+        evidence.fact("only trades", words.iter().all(|word| is_in(TRADES, word) || is_in(LEGAL_FORMS, word)));
+        evidence.fact("address", has(ADDRESSES));
+        evidence.fact("other word", has(OTHERS));
+        evidence.fact("mostly other words", first.is_other());
+        evidence.fact("sentence", has(SENTENCES));
+        evidence.fact("digits", count(|line| line.digits) > 0);
+        evidence.fact("amount beside", lines.iter().any(|line| self.amounts.contains(&line.row)));
+        evidence.fact("amount above", self.amounts.first().is_some_and(|amount| *amount < first.row));
+        evidence.fact("comma", lines.iter().any(|line| line.has_comma));
+        evidence.fact("short", letters < 4);
+        evidence.fact("long", letters > 30);
+        evidence.fact("capitals", count(|line| line.capitals) * 10 >= letters * 8);
+        evidence.fact("labelled", first.label.is_some());
+        evidence.fact("of seller", party == Some(Party::Seller));
+        evidence.fact("of buyer", party == Some(Party::Buyer));
+        evidence.fact("company number", last.has_number);
+        let joined: String = words.iter().map(|word| word.as_str()).collect();
+        let is_domain =
+            |domain: &String| domain.len() >= 4 && (joined.contains(domain.as_str()) || domain.contains(&joined));
+        evidence.fact("domain", joined.len() >= 4 && self.domains.iter().any(is_domain));
+        self.below(last, &mut evidence);
         Some(evidence)
+    }
+
+    /// The evidence of the rows below a name.
+    fn below(&self, last: &NameLine, evidence: &mut Evidence) {
+        let next = self.rows.get(last.row + 1);
+        let digits = next.map(|row| row.chars().iter().filter(|char| char.is_ascii_digit()).count());
+        evidence.fact("digits below", digits.is_some_and(|digits| digits > 2));
+        let address = next.and_then(|row| NameLine::of(row, last.row + 1, row.lines().first()?));
+        evidence.fact("address below", address.is_some_and(|line| line.has(ADDRESSES)));
+        let labels = || self.words.iter().skip(last.row).take(4).flatten();
+        evidence.fact("tax number below", labels().any(|(_, meaning)| *meaning == WordMeaning::TaxNumber));
     }
 }
 
@@ -501,7 +252,7 @@ fn domains(rows: &[RowText<'_>]) -> Vec<String> {
                 || [".com", ".de", ".net", ".org", ".fr", ".it", ".eu", ".co."].iter().any(|end| word.contains(end));
             let name = host.split('.').next().unwrap_or_default();
             if is_address && !["gmail", "yahoo", "hotmail", "outlook", "email"].contains(&name) {
-                domains.push(name.chars().flat_map(folded).collect());
+                domains.push(plain(name));
             }
         }
     }

@@ -37,7 +37,7 @@ fn field(toml: &str) -> DocumentFieldDeclaration {
 fn value(text: &str, field: &DocumentFieldDeclaration) -> String {
     match find(text, field).map(|found| found.value) {
         Some(ParsedFieldValue::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
-        Some(ParsedFieldValue::Text(text)) => text,
+        Some(ParsedFieldValue::Text(text) | ParsedFieldValue::Name(text)) => text,
         Some(taxes @ ParsedFieldValue::Taxes(_)) => serde_json::to_string(&taxes).unwrap(),
         None => "none".to_owned(),
     }
@@ -296,6 +296,28 @@ fn a_value_is_chosen_by_what_supports_it() {
     ] {
         assert_eq!(value(page, &field(&format!("pattern = '{pattern}'"))), expected, "{pattern} of {page}");
     }
+}
+
+#[test]
+fn the_number_of_a_document_is_whole_and_none_of_an_order() {
+    let number = field("pattern = 'document_number'");
+    for (page, expected) in [
+        ("Invoice No. : CR 1806/0729\nTotal  5.00", "CR1806/0729"),
+        ("Invoice No: FS/22/09/51\nOrder No: 4711", "FS/22/09/51"),
+        ("Fatura No: EXP2025000000363", "EXP2025000000363"),
+        ("Receipt No.: 003-1220815  Pax: 1", "003-1220815"),
+        ("Check# 159363  Table 6", "159363"),
+        ("Order No: 4711\nTerminal ID 60155116\nCustomer No 12345", "none"),
+    ] {
+        assert_eq!(value(page, &number), expected, "{page}");
+    }
+}
+
+#[test]
+fn the_name_of_a_supplier_may_stand_in_two_rows() {
+    let supplier = field("pattern = 'supplier'");
+    let page = "GOLDEN SPOON\nRESTAURANT LTD\n12 Main Street\nBread  2.40\nTotal  2.40";
+    assert_eq!(value(page, &supplier), "GOLDEN SPOON RESTAURANT LTD");
 }
 
 #[test]

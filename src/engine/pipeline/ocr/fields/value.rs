@@ -6,6 +6,8 @@ use std::ops::Range;
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
+use super::names;
+
 /// An amount of money.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MoneyAmount {
@@ -82,9 +84,19 @@ pub enum ParsedFieldValue {
     Taxes(Vec<TaxAmount>),
     /// `YYYY-MM-DD`, or a number without spaces.
     Text(String),
+    /// The name of a company.
+    Name(String),
 }
 
 impl ParsedFieldValue {
+    /// True for equal values, and for names of which one is most of the other.
+    pub fn agrees(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(one), Self::Name(other)) => names::is_same(one, other),
+            _ => self == other,
+        }
+    }
+
     /// The text, if it is one.
     pub(super) fn into_text(self) -> Option<String> {
         if let Self::Text(text) = self { Some(text) } else { None }
