@@ -9,6 +9,7 @@
 //! * `pages.rs` - the daemon's side: starts the process, reads page after page, and says why one did not come
 //! * `process.rs` - the process, from inside
 //! * `pdf.rs` - pages of a PDF file: what is on one, and its picture
+//! * `invoice_xml.rs` - the invoice that a PDF carries as XML
 //! * `page_work.rs` - the work that a page of a PDF asks for, counted before it is done
 //! * `tiff.rs` - pages of a TIFF file
 //! * `text_layer.rs` - lines of text from characters and their places
@@ -33,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod invisible_text;
+mod invoice_xml;
 mod order;
 mod page_work;
 mod pages;
@@ -44,6 +46,7 @@ mod searchable;
 mod text_layer;
 mod tiff;
 
+pub use invoice_xml::InvoiceXml;
 pub use order::{
     DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, LayerWord, SearchableSource, TextLayerPolicy, TextLine,
 };

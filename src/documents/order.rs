@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::invoice_xml::InvoiceXml;
+
 /// A form of documents that may have several pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -108,8 +110,8 @@ pub(crate) enum PagesTask {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PagesMessage {
-    /// The first one.
-    Document { pages: usize },
+    /// The first one. A PDF may carry an invoice as XML.
+    Document { pages: usize, invoice: Option<Box<InvoiceXml>> },
     /// The next page, drawn. Behind it come `3 * width * height` bytes.
     Picture { width: u32, height: u32 },
     /// The next page, by its text layer; sizes are those that its picture would have.

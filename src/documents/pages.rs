@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
+use crate::invoice_xml::InvoiceXml;
 use crate::order::{
     DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, PagesMessage, PagesRequest, PagesTask, SearchableSource,
     TextLayerPolicy, TextLine,
@@ -92,6 +93,7 @@ pub struct PagesProcess {
     deadline: Instant,
     count: usize,
     next: usize,
+    invoice: Option<Box<InvoiceXml>>,
 }
 
 impl PagesProcess {
@@ -107,7 +109,8 @@ impl PagesProcess {
         let order = PagesRequest { bytes: file.len(), task: PagesTask::Draw { format, text_layer }, limits };
         let mut pages = Self::start(&order, &[&file], account, deadline).await?;
         match pages.message(PAGE_TIMEOUT).await? {
-            (PagesMessage::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => {
+            (PagesMessage::Document { pages: count, invoice }, _) if (1..=limits.pages_max).contains(&count) => {
+                pages.invoice = invoice.filter(|invoice| invoice.is_bounded());
                 pages.count = count;
             }
             _ => return Err(pages.nonsense()),
@@ -161,6 +164,7 @@ impl PagesProcess {
             limits: order.limits,
             deadline,
             count: 0,
+            invoice: None,
             next: 1,
         })
     }
@@ -168,6 +172,11 @@ impl PagesProcess {
     /// The number of pages.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// The invoice that a PDF carries as XML.
+    pub fn take_invoice(&mut self) -> Option<Box<InvoiceXml>> {
+        self.invoice.take()
     }
 
     /// The next page; `None` behind the last.

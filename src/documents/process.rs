@@ -11,6 +11,7 @@ use ledge_service::limited_process::{self, ProcessLimits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::invoice_xml::InvoiceXml;
 use crate::order::{
     DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, PagesMessage, PagesRequest, PagesTask, SearchableSource,
     TextLayerPolicy,
@@ -166,12 +167,13 @@ fn pages(
     match format {
         DocumentFormat::Pdf => {
             let document = pdf::PdfFile::open(file, limits)?;
-            say(&PagesMessage::Document { pages: document.pages() }, &[], output)?;
+            let (pages, invoice) = (document.pages(), InvoiceXml::of(document.pdf()).map(Box::new));
+            say(&PagesMessage::Document { pages, invoice }, &[], output)?;
             document.draw(text_layer, |drawn| send(drawn, page, output))
         }
         DocumentFormat::Tiff => {
             let document = tiff::TiffFile::open(file, limits)?;
-            say(&PagesMessage::Document { pages: document.pages() }, &[], output)?;
+            say(&PagesMessage::Document { pages: document.pages(), invoice: None }, &[], output)?;
             document.draw(|drawn| send(drawn, page, output))
         }
     }

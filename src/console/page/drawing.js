@@ -103,13 +103,19 @@ function fieldValue(value) {
   return String(value);
 }
 
+/** The text of a field on its page, and what the XML of the file says of it. */
+function onPage({ text, xml }) {
+  if (xml !== undefined) return `${text} (the XML in the file says ${fieldValue(xml)})`;
+  return text ?? 'only in the XML of the file';
+}
+
 /** The pages and fields of a document. */
 export function pagesOf({ pages, fields, doubtful = {} }, picture) {
   const found = [...Object.entries(fields), ...Object.entries(doubtful).map(([name, field]) => [`${name} (doubtful)`, field])];
   const table = h('table', { class: 'plain' }, h('caption', null, 'Fields'),
     heads(['Field', 'Value', 'On the page'], ['Confidence']),
     h('tbody', null, found.map(([name, field]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, fieldValue(field.value)),
-      h('td', null, field.text), h('td', { class: 'figure' }, score(field.confidence))))));
+      h('td', null, onPage(field)), h('td', { class: 'figure' }, score(field.confidence))))));
   return [
     found.length ? scrolled(table) : h('p', { class: 'quiet' }, 'No field was found.'),
     pages.map((one) => h('section', { class: 'page' },

@@ -107,10 +107,16 @@ pub(super) fn document_fields(
     for FieldName { name, receipt, invoice, form } in FIELDS {
         let name_here = if model == DocumentModel::Receipt { receipt } else { Some(invoice) };
         let (Some(name_here), Some(field)) = (name_here, found.get(name)) else { continue };
-        let Some(region) = region(field.page, &field.corners) else { continue };
+        let place = field.page.zip(field.corners.as_ref());
+        let region = place.map(|(page, corners)| region(page, corners));
+        // It stands on a page that is not answered.
+        if region == Some(None) {
+            continue;
+        }
+        let regions: Vec<_> = region.flatten().into_iter().collect();
         let whole = |value: FieldValue| DocumentField {
-            content: Some(field.text.clone()),
-            bounding_regions: vec![region.clone()],
+            content: field.text.clone(),
+            bounding_regions: regions.clone(),
             confidence: Some(field.confidence),
             ..DocumentField::part(value)
         };

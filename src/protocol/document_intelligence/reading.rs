@@ -49,10 +49,13 @@ pub(super) struct ReadWord {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct ReadField {
     pub value: serde_json::Value,
-    pub text: String,
-    pub page: usize,
-    #[serde(rename = "box")]
-    pub corners: Corners,
+    /// None, as the page and the corners, for a value that no page says.
+    #[serde(default)]
+    pub text: Option<String>,
+    #[serde(default)]
+    pub page: Option<usize>,
+    #[serde(default, rename = "box")]
+    pub corners: Option<Corners>,
     pub confidence: f64,
 }
 

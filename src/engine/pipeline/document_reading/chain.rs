@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent};
+use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, InvoiceXml, PageContent};
 
 use super::super::error::{PostprocessError, PreprocessError};
 use super::super::prepared_inputs::PreprocessedInputs;
@@ -59,11 +59,11 @@ impl ModelChain for OcrChain {
                 return Err(PreprocessError::Content("expected a document".to_owned()).into());
             };
             let call = OcrCall { reader: &self.reader, steps };
-            let pages = match format_of(&file) {
+            let (pages, invoice) = match format_of(&file) {
                 Some(format) => call.pages(file, format).await?,
-                None => vec![call.page(1, PageSource::file(file, limits)).await?],
+                None => (vec![call.page(1, PageSource::file(file, limits)).await?], None),
             };
-            Ok(self.reader.results(&pages)?)
+            Ok(self.reader.results(&pages, invoice.as_deref())?)
         })
     }
 
@@ -89,6 +89,9 @@ fn format_of(file: &[u8]) -> Option<DocumentFormat> {
     }
 }
 
+/// The pages of a document, and the invoice that it carries as XML.
+type ReadDocument = (Vec<ReadPage>, Option<Box<InvoiceXml>>);
+
 /// One call.
 struct OcrCall<'c> {
     reader: &'c OcrSteps,
@@ -97,7 +100,7 @@ struct OcrCall<'c> {
 
 impl OcrCall<'_> {
     /// Reads the pages of a document, one after the other: the next one is drawn while the models read.
-    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<ReadPage>, ChainError> {
+    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<ReadDocument, ChainError> {
         let mut waited = Instant::now();
         let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
         let (account, deadline) = (self.steps.account().clone(), self.steps.deadline());
@@ -124,7 +127,7 @@ impl OcrCall<'_> {
             });
             waited = Instant::now();
         }
-        Ok(pages)
+        Ok((pages, document.take_invoice()))
     }
 
     async fn page(&self, number: usize, source: PageSource) -> Result<ReadPage, ChainError> {

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use ledge_base::tensor::Tensor;
+use ledge_documents::InvoiceXml;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::PostprocessError;
 use crate::pipeline::annotation::TextOutline;
-use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, DocumentText, ParsedFieldValue};
+use crate::pipeline::ocr::fields::{
+    DocumentFieldDeclaration, DocumentText, FoundDocumentField, ParsedFieldValue, StatedField,
+};
 use crate::pipeline::ocr::geometry::{Quadrilateral, coordinate};
 use crate::pipeline::ocr::line::{OcrLine, OcrWord};
 use crate::pipeline::ocr::order::{self, RowOfLines};
@@ -74,14 +77,67 @@ pub struct FieldValue {
     /// An amount as `{"amount": "12.50", "currency": "EUR"}`, a date as `"2026-11-24"`, else a text.
     #[schemars(with = "serde_json::Value")]
     value: ParsedFieldValue,
-    /// The text on the page.
-    text: String,
+    /// The text on the page, if it is on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
     /// The number of the page, from 1.
-    page: usize,
-    #[serde(rename = "box")]
-    area: QuadrilateralCorners,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<usize>,
+    #[serde(rename = "box", skip_serializing_if = "Option::is_none")]
+    area: Option<QuadrilateralCorners>,
     /// 0 to 1: how likely the value is right, if evidence chose it; else that of the line.
     confidence: f32,
+    /// Set for a value of the XML that a PDF carries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<FieldSource>,
+    /// What the XML says, if the page says something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
+    xml: Option<ParsedFieldValue>,
+}
+
+/// The source of a value that is not from a page alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldSource {
+    Xml,
+}
+
+/// The confidence of a value of the XML that no page says.
+const UNPRINTED_CONFIDENCE: f32 = 0.95;
+
+/// The most that a value on a page is believed if the XML says another one.
+const CONTRADICTED_CONFIDENCE: f32 = 0.5;
+
+impl FieldValue {
+    fn on_page(found: FoundDocumentField, pages: &[ReadPage]) -> Option<Self> {
+        let page = pages.get(found.page)?;
+        Some(Self {
+            value: found.value,
+            text: Some(found.text),
+            page: Some(page.number),
+            area: Some(page.corners(found.area)),
+            confidence: rounded(found.confidence, 1000.0),
+            source: None,
+            xml: None,
+        })
+    }
+
+    fn of_xml(stated: StatedField, pages: &[ReadPage]) -> Option<Self> {
+        let source = Some(FieldSource::Xml);
+        match stated {
+            StatedField::Printed(found) => Some(Self { source, ..Self::on_page(found, pages)? }),
+            StatedField::Unprinted(value) => {
+                let confidence = UNPRINTED_CONFIDENCE;
+                Some(Self { value, text: None, page: None, area: None, confidence, source, xml: None })
+            }
+            StatedField::Contradicted { stated, printed } => {
+                let printed = Self::on_page(printed, pages)?;
+                let confidence = printed.confidence.min(CONTRADICTED_CONFIDENCE);
+                Some(Self { confidence, xml: Some(stated), ..printed })
+            }
+        }
+    }
 }
 
 /// A page that was read.
@@ -144,21 +200,22 @@ impl ReadPage {
 }
 
 /// The results of a document: the text of each page, and the answer in JSON.
-pub fn results(pages: &[ReadPage], fields: &[DocumentFieldDeclaration]) -> Result<Vec<Tensor>, PostprocessError> {
+pub fn results(
+    pages: &[ReadPage],
+    fields: &[DocumentFieldDeclaration],
+    invoice: Option<&InvoiceXml>,
+) -> Result<Vec<Tensor>, PostprocessError> {
     let wrong = |reason: String| PostprocessError::Values(reason);
     let text = DocumentText::new(pages.iter().map(|page| (page.rows.as_slice(), page.lines.as_slice())));
     let (mut sure, mut doubtful) = (BTreeMap::new(), BTreeMap::new());
     for field in fields {
-        let Some(found) = text.find(field) else { continue };
-        let Some(page) = pages.get(found.page) else { continue };
-        let kind = if found.confidence >= field.threshold { &mut sure } else { &mut doubtful };
-        let value = FieldValue {
-            value: found.value,
-            text: found.text,
-            page: page.number,
-            area: page.corners(found.area),
-            confidence: rounded(found.confidence, 1000.0),
+        let value = match invoice.and_then(|invoice| text.stated(field, invoice)) {
+            Some(stated) => FieldValue::of_xml(stated, pages),
+            None => text.find(field).and_then(|found| FieldValue::on_page(found, pages)),
         };
+        let Some(value) = value else { continue };
+        let is_sure = value.xml.is_none() && value.confidence >= field.threshold;
+        let kind = if is_sure { &mut sure } else { &mut doubtful };
         kind.insert(field.name.clone(), value);
     }
     let document = Document { pages: pages.iter().map(ReadPage::answer).collect(), fields: sure, doubtful };
@@ -178,20 +235,25 @@ pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
     }
     #[derive(Deserialize)]
     struct AnsweredPage {
-        lines: Vec<FieldPlace>,
+        lines: Vec<LinePlace>,
+    }
+    #[derive(Deserialize)]
+    struct LinePlace {
+        #[serde(rename = "box")]
+        corners: QuadrilateralCorners,
     }
     #[derive(Deserialize)]
     struct FieldPlace {
         #[serde(default)]
         page: Option<usize>,
-        #[serde(rename = "box")]
-        corners: QuadrilateralCorners,
+        #[serde(default, rename = "box")]
+        corners: Option<QuadrilateralCorners>,
     }
     let DocumentAnswer { pages, fields } = serde_json::from_str(answer).ok()?;
     let lines = pages.into_iter().take(1).flat_map(|page| page.lines);
     let lines = lines.map(|line| TextOutline { corners: line.corners, field: None });
     let fields = fields.into_iter().filter(|(_, place)| place.page == Some(1));
-    let fields = fields.map(|(name, place)| TextOutline { corners: place.corners, field: Some(name) });
+    let fields = fields.filter_map(|(name, place)| Some(TextOutline { corners: place.corners?, field: Some(name) }));
     Some(lines.chain(fields).collect())
 }
 

@@ -3,7 +3,7 @@
 
 use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_documents::TextLayerPolicy;
+use ledge_documents::{InvoiceXml, TextLayerPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::document::{self, ReadPage, TextSource};
@@ -251,8 +251,8 @@ impl OcrSteps {
     }
 
     /// The answer to a document.
-    pub fn results(&self, pages: &[ReadPage]) -> Result<Vec<Tensor>, PostprocessError> {
-        document::results(pages, &self.fields)
+    pub fn results(&self, pages: &[ReadPage], invoice: Option<&InvoiceXml>) -> Result<Vec<Tensor>, PostprocessError> {
+        document::results(pages, &self.fields, invoice)
     }
 }
 
@@ -393,7 +393,7 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
         let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());
         read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));
     }
-    let answer = reader.results(&[reader.page(1, page.shape(), read)]).ok();
+    let answer = reader.results(&[reader.page(1, page.shape(), read)], None).ok();
     let answer = answer.and_then(|results| Some(results.get(1)?.strings()?.next()?.to_vec())).unwrap_or_default();
     let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
     let answer = answer.pointer("/pages/0").cloned().unwrap_or_default();

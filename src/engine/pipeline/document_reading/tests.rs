@@ -1,3 +1,6 @@
+use ledge_documents::InvoiceXml;
+use serde_json::json;
+
 use super::steps::FoundLine;
 use super::*;
 use crate::backend::ModelPort;
@@ -76,7 +79,7 @@ fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
         document::ReadPage::new(number, (20, 9), QuarterTurns::None, document::TextSource::Models, vec![line])
     };
     let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
-    let results = document::results(&[page(1, 1.0), page(2, 5.0)], &[field]).unwrap();
+    let results = document::results(&[page(1, 1.0), page(2, 5.0)], &[field], None).unwrap();
     let json = String::from_utf8(results[1].strings().unwrap().next().unwrap().to_vec()).unwrap();
     let outlines = document::outlines(&json).unwrap();
     let found: Vec<_> = outlines.iter().map(|outline| (outline.field.as_deref(), outline.corners[1])).collect();
@@ -85,9 +88,47 @@ fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
 }
 
 #[test]
+fn the_xml_of_a_file_is_compared_with_its_pages() {
+    let line = |text: &str, left: f32, top: f32| {
+        let area = PageArea { left, top, right: left + 60.0, bottom: top + 10.0 };
+        OcrLine::even(text, Quadrilateral::upright(area), 0.99)
+    };
+    let rows = [("Net", "100.00"), ("VAT 19 %", "19.00"), ("Total EUR", "119.00")];
+    let lines = rows.iter().zip(1_u8..).flat_map(|((label, amount), row)| {
+        let top = 20.0 * f32::from(row);
+        [line(label, 10.0, top), line(amount, 150.0, top)]
+    });
+    let lines = lines.chain([line("Date 2026-11-24", 10.0, 0.0)]).collect();
+    let page = document::ReadPage::new(1, (300, 100), QuarterTurns::None, document::TextSource::TextLayer, lines);
+    let fields =
+        [("total", "total"), ("date", "document_date"), ("number", "document_number")].map(|(name, pattern)| {
+            toml::from_str(&format!("name = '{name}'\npattern = '{pattern}'\nthreshold = 0.3")).unwrap()
+        });
+    let answer = |invoice: &InvoiceXml| -> serde_json::Value {
+        let results = document::results(std::slice::from_ref(&page), &fields, Some(invoice)).unwrap();
+        serde_json::from_slice(results[1].strings().unwrap().next().unwrap()).unwrap()
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let stated = InvoiceXml { total: text("119.00"), currency: text("EUR"), ..InvoiceXml::default() };
+    let same =
+        answer(&InvoiceXml { number: text("R-7"), date: text("2026-11-24"), ..stated.clone() })["fields"].clone();
+    assert_eq!((&same["total"]["source"], &same["total"]["text"]), (&json!("xml"), &json!("119.00")), "{same}");
+    assert_eq!(same["total"]["value"], json!({"amount": "119.00", "currency": "EUR"}));
+    assert_eq!(same["date"]["source"], "xml");
+    // The page has no number, so only the XML says it.
+    assert_eq!((&same["number"]["value"], same["number"].get("box")), (&json!("R-7"), None));
+
+    let other = answer(&InvoiceXml { total: text("11.90"), ..stated });
+    assert_eq!(other["fields"].get("total"), None, "{other}");
+    let doubtful = &other["doubtful"]["total"];
+    assert_eq!((&doubtful["value"]["amount"], &doubtful["xml"]["amount"]), (&json!("119.00"), &json!("11.90")));
+    assert!(doubtful["confidence"].as_f64().unwrap() <= 0.5, "{doubtful}");
+}
+
+#[test]
 fn words_that_are_missing_are_named() {
     let pipeline = bind(&parts(5), b"a\nb\nc\n").unwrap();
-    let results = document::results(&[], &[]).unwrap();
+    let results = document::results(&[], &[], None).unwrap();
     let results: Vec<_> = results.iter().collect();
     let none = GoldenExpectation { label: None, min_score: None, detections: None, words: None };
     assert_eq!(pipeline.judge(&results, none), Ok(()));

@@ -14,6 +14,7 @@
 //! * `fields/names.rs` - the words of names
 //! * `fields/parties.rs` - the seller's lines and the buyer's
 //! * `fields/candidate.rs`, `fields/evidence.rs`, `fields/weights.tsv` - the evidence for a value, and the choice by it
+//! * `fields/stated.rs` - the values that a file states as XML, compared with its pages
 //! * `fields/total.rs`, `fields/taxes.rs`, `fields/currency.rs`, `fields/document_date.rs`, `fields/document_number.rs`,
 //!   `fields/supplier.rs`, `fields/registered_number.rs` - the values that are chosen so
 
@@ -33,6 +34,7 @@ mod origin;
 mod parties;
 mod registered_number;
 mod row_text;
+mod stated;
 mod supplier;
 mod taxes;
 mod total;
@@ -50,6 +52,7 @@ use self::labelled_amount::LabelledAmount;
 use self::labels::FieldLabel;
 use self::origin::Origin;
 use self::row_text::RowText;
+pub use self::stated::StatedField;
 use self::words::RowWords;
 use super::geometry::{PageArea, Quadrilateral};
 use super::line::OcrLine;

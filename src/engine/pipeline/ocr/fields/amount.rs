@@ -317,6 +317,11 @@ pub(super) fn currencies_alone(chars: &[char]) -> Vec<(Range<usize>, &'static st
     found
 }
 
+/// The currency with this code by ISO 4217.
+pub(super) fn currency_of_code(code: &str) -> Option<&'static str> {
+    CODES.iter().copied().find(|known| *known == code)
+}
+
 /// Returns true if a currency begins here.
 pub(super) fn starts_with_currency(chars: &[char]) -> bool {
     currency_at_start(chars).is_some()

@@ -58,11 +58,11 @@ pub(super) fn of_line(rows: &[RowText<'_>], index: usize, line: &Range<usize>) -
     let area = row.place(line)?.0.bounds();
     let above = || {
         (index.saturating_sub(ROWS_ABOVE)..index).rev().filter_map(|above| rows.get(above)).find_map(|above| {
-            let over = above
+            let mut over = above
                 .lines()
                 .into_iter()
                 .filter(|line| above.place(line).is_some_and(|(place, _)| place.bounds().overlap_across(&area) > 0.0));
-            over.filter_map(|line| heading(above.chars().get(line)?)).next()
+            over.find_map(|line| heading(above.chars().get(line)?))
         })
     };
     before.or_else(above)

@@ -19,6 +19,15 @@ pub struct MoneyAmount {
 }
 
 impl MoneyAmount {
+    /// A decimal number with a point, of at most three decimals that are not zero.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+        let kept = decimals.trim_end_matches('0');
+        let decimals = if kept.len() <= 2 { decimals.get(..2.min(decimals.len()))? } else { kept };
+        let units = format!("{whole}{decimals}").parse().ok()?;
+        Some(Self { units, decimals: u8::try_from(decimals.len()).ok().filter(|count| *count <= 3)?, currency: None })
+    }
+
     /// In thousandths, to compare and to add.
     pub(super) fn thousandths(self) -> i64 {
         self.units.saturating_mul(10_i64.pow(3_u32.saturating_sub(u32::from(self.decimals))))
