@@ -16,6 +16,8 @@ use crate::pdf_writer::decimal;
 
 /// The most pixels of a picture that is decoded.
 const PIXELS_MAX: u64 = 50_000_000;
+/// The most pixels that are compressed well. 50 million would take most of the CPU time that a document has.
+const BALANCED_PIXELS_MAX: u64 = 10_000_000;
 /// The resolution of a picture that states none.
 const DOTS_PER_INCH: f64 = 200.0;
 /// The resolutions that are taken as stated. 72 and 96 are what programs write that do not know it.
@@ -65,6 +67,9 @@ impl<'a> PagePicture<'a> {
         let mut encoder = png::Encoder::new(&mut file, width, height);
         encoder.set_color(color);
         encoder.set_depth(depth);
+        if u64::from(width) * u64::from(height) > BALANCED_PIXELS_MAX {
+            encoder.set_compression(png::Compression::Fast);
+        }
         let mut writer = encoder.write_header().map_err(|error| undecodable(&error))?;
         writer.write_image_data(samples).map_err(|error| undecodable(&error))?;
         writer.finish().map_err(|error| undecodable(&error))?;
