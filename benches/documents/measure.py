@@ -43,6 +43,7 @@ def parse():
     parser.add_argument("--part", choices=("look", "hidden"), default="look", help="the documents to ask about [look]")
     parser.add_argument("--set", action="append", dest="sets", metavar="NAME", help="only this set; may be given several times")
     parser.add_argument("--limit", type=int, metavar="N", help="only N documents, from each set by turns")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="without the first N of them, which an earlier measurement read")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the fields of each answer, a line of JSON for each document")
     parser.add_argument("--lines", action="store_true", help="keep the lines of the pages with them, for fit.py")
     parser.add_argument("--wrong", action="store_true", help="list the wrong answers with the expected ones")
@@ -64,7 +65,8 @@ def documents_of(options):
         rows = read_rows(options.folder / name / (LOOK if options.part == "look" else TRUTH))
         sets.append([(name, row) for row in rows if row["part"] == options.part and row["truth"]])
     by_turns = (each for turn in itertools.zip_longest(*sets) for each in turn if each)
-    return list(itertools.islice(by_turns, options.limit))
+    last = None if options.limit is None else options.skip + options.limit
+    return list(itertools.islice(by_turns, options.skip, last))
 
 
 class Reader:
