@@ -34,6 +34,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),
     ("csv_rows", ledge::protocol::csv_rows::fuzz_csv_rows),
     ("pdf", ledge::documents::fuzz_pdf),
+    ("invoice_xml", ledge::documents::fuzz_invoice_xml),
     ("tiff", ledge::documents::fuzz_tiff),
     ("searchable_pdf", ledge::documents::fuzz_searchable_pdf),
     ("step_result", ledge::pipeline::document_reading::step::fuzz_step_result),

@@ -14,9 +14,9 @@ const BYTES_MAX: usize = 8 << 20;
 const VALUE_CHARS_MAX: usize = 200;
 /// The most taxes.
 const TAXES_MAX: usize = 20;
-/// The deepest tree of names, and the most attachments that are looked at.
-const DEPTH_MAX: usize = 16;
+/// The most attachments that are looked at, and the most nodes of their tree of names.
 const ATTACHMENTS_MAX: usize = 1000;
+const NODES_MAX: usize = 1000;
 
 /// What the XML says of an invoice. Amounts are decimal numbers, dates `YYYY-MM-DD`; what it does not say is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ fn attachment(pdf: &Pdf) -> Option<Vec<u8>> {
     }
     let tree = root.get::<Dict<'_>>("Names").and_then(|names| names.get::<Dict<'_>>("EmbeddedFiles"));
     if let Some(tree) = tree {
-        collect(&tree, DEPTH_MAX, &mut files);
+        collect(tree, &mut files);
     }
     let named = |file: &&Dict<'_>| {
         let name = |key| file.get::<object::String<'_>>(key).map(|name| letters(name.as_bytes()));
@@ -84,17 +84,18 @@ fn attachment(pdf: &Pdf) -> Option<Vec<u8>> {
     (bytes.len() <= BYTES_MAX).then(|| bytes.into_owned())
 }
 
-/// The files of a tree of names.
-fn collect<'a>(tree: &Dict<'a>, depth: usize, files: &mut Vec<Dict<'a>>) {
-    if let Some(names) = tree.get::<Array<'a>>("Names") {
-        files.extend(names.iter::<object::Object<'a>>().filter_map(object::Object::into_dict).take(ATTACHMENTS_MAX));
-    }
-    let Some(kids) = tree.get::<Array<'a>>("Kids").filter(|_| depth > 0) else { return };
-    for kid in kids.iter::<Dict<'a>>() {
-        if files.len() > ATTACHMENTS_MAX {
-            return;
+/// The files of a tree of names, which may refer to itself.
+fn collect<'a>(tree: Dict<'a>, files: &mut Vec<Dict<'a>>) {
+    let mut waiting = vec![tree];
+    for _ in 0..NODES_MAX {
+        let Some(node) = waiting.pop() else { return };
+        if let Some(names) = node.get::<Array<'a>>("Names") {
+            let found = names.iter::<object::Object<'a>>().filter_map(object::Object::into_dict);
+            files.extend(found.take(ATTACHMENTS_MAX.saturating_sub(files.len())));
         }
-        collect(&kid, depth - 1, files);
+        if let Some(kids) = node.get::<Array<'a>>("Kids") {
+            waiting.extend(kids.iter::<Dict<'a>>().take(NODES_MAX.saturating_sub(waiting.len())));
+        }
     }
 }
 
@@ -201,6 +202,18 @@ fn universal(root: Node<'_, '_>) -> InvoiceXml {
         taxes: taxes.take(TAXES_MAX).collect(),
         iban: value(at(root, &["PaymentMeans", "PayeeFinancialAccount", "ID"])),
     }
+}
+
+/// Reads any bytes as the XML of an invoice; true for one. What is read has bounded values. The folder `fuzz/` and
+/// `tests/it/fuzz.rs` feed it.
+///
+/// # Panics
+/// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz_invoice_xml(data: &[u8]) -> bool {
+    let invoice = InvoiceXml::parse(data);
+    assert!(invoice.as_ref().is_none_or(InvoiceXml::is_bounded));
+    invoice.is_some()
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ mod text_layer;
 mod tiff;
 
 pub use invoice_xml::InvoiceXml;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use invoice_xml::fuzz_invoice_xml;
 pub use order::{
     DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, LayerWord, SearchableSource, TextLayerPolicy, TextLine,
 };

@@ -12,6 +12,8 @@ use hayro::kurbo::{Affine, BezPath, Point, Rect};
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings};
 
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::invoice_xml::InvoiceXml;
 use crate::order::{DocumentDefect, DocumentLimits, TextLayerPolicy, TextLine};
 use crate::page_work;
 use crate::text_layer::{self, Glyph};
@@ -248,6 +250,7 @@ impl<'a> Device<'a> for SurveyedPage {
 pub fn fuzz_pdf(data: &[u8]) -> bool {
     let Ok(document) = PdfFile::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };
     let settings = InterpreterSettings::default();
+    let _ = InvoiceXml::of(&document.pdf);
     let pages = document.pdf.pages();
     for page in pages.iter().take(1) {
         if let Ok((size, scale)) = size(page, 1, document.limits)

@@ -365,3 +365,38 @@ fn each_page_of_a_tiff_is_read_and_smaller_copies_are_not() {
         assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
     }
 }
+
+/// An invoice with these totals on its page and in its XML, as Factur-X has it.
+fn invoice_with_xml(total: &str) -> Vec<u8> {
+    let xml = format!(
+        "<?xml version='1.0'?><r:CrossIndustryInvoice xmlns:r='urn:r' xmlns:a='urn:a'><r:ExchangedDocument><a:ID>R-2048</a:ID>\
+         </r:ExchangedDocument><r:SupplyChainTradeTransaction><a:ApplicableHeaderTradeAgreement><a:SellerTradeParty>\
+         <a:Name>Hill &amp; Sons</a:Name></a:SellerTradeParty></a:ApplicableHeaderTradeAgreement>\
+         <a:ApplicableHeaderTradeSettlement><a:InvoiceCurrencyCode>EUR</a:InvoiceCurrencyCode>\
+         <a:SpecifiedTradeSettlementHeaderMonetarySummation><a:GrandTotalAmount>{total}</a:GrandTotalAmount>\
+         </a:SpecifiedTradeSettlementHeaderMonetarySummation></a:ApplicableHeaderTradeSettlement>\
+         </r:SupplyChainTradeTransaction></r:CrossIndustryInvoice>"
+    );
+    let file = b"<</Type /Filespec /F (factur-x.xml) /UF (factur-x.xml) /EF <</F 11 0 R>>>>".to_vec();
+    let more = vec![file, stream("/Type /EmbeddedFile", xml.as_bytes())];
+    let mut objects = objects(&[INVOICE.as_bytes()], "", more);
+    objects[0] = b"<</Type /Catalog /Pages 2 0 R /AF [10 0 R]>>".to_vec();
+    pdf(&objects, "")
+}
+
+#[test]
+fn the_xml_of_an_invoice_is_read_and_compared_with_its_page() {
+    let daemon = start();
+    let client = &mut daemon.client();
+    let document = read(client, &invoice_with_xml("119.00"));
+    let (total, supplier) = (&document["fields"]["total"], &document["fields"]["supplier"]);
+    assert_eq!((&total["source"], &total["value"]["amount"]), (&json!("xml"), &json!("119.00")), "{document}");
+    assert!(total["box"].is_array());
+    // The page does not say it.
+    assert_eq!((&supplier["value"], &supplier["box"]), (&json!("Hill & Sons"), &Value::Null), "{document}");
+
+    let document = read(client, &invoice_with_xml("1190.00"));
+    let doubtful = &document["doubtful"]["total"];
+    assert_eq!(document["fields"]["total"], Value::Null, "{document}");
+    assert_eq!((&doubtful["value"]["amount"], &doubtful["xml"]["amount"]), (&json!("119.00"), &json!("1190.00")));
+}

@@ -77,6 +77,7 @@ fuzzed! {
     rows_of_a_table_have_a_cell_of_each_column: table_rows, cut Refused, changed Mixed, 50_000;
     rows_of_csv_are_the_same_however_they_are_cut: csv_rows, cut Mixed, changed Mixed, 20_000;
     a_pdf_is_opened_or_refused: pdf, cut Mixed, changed Mixed, 1_000;
+    the_xml_of_an_invoice_has_bounded_values: invoice_xml, cut Refused, changed Mixed, 20_000;
     a_page_of_a_tiff_has_three_bytes_a_pixel: tiff, cut Mixed, changed Mixed, 5_000;
     a_searchable_pdf_has_the_pages_of_its_document: searchable_pdf, cut Mixed, changed Mixed, 500;
     what_a_step_of_a_page_gives_is_as_much_as_was_asked_for: step_result, cut Refused, changed Mixed, 20_000;

@@ -64,6 +64,14 @@ pub fn embeddings_request() -> Vec<Vec<u8>> {
     ])
 }
 
+/// An invoice in each of the two syntaxes.
+pub fn invoice_xml() -> Vec<Vec<u8>> {
+    all(&[
+        b"<r:CrossIndustryInvoice xmlns:r='r' xmlns:a='a'><r:ExchangedDocument><a:ID>R-1</a:ID></r:ExchangedDocument><r:SupplyChainTradeTransaction><a:ApplicableHeaderTradeSettlement><a:InvoiceCurrencyCode>EUR</a:InvoiceCurrencyCode><a:ApplicableTradeTax><a:CalculatedAmount>19.00</a:CalculatedAmount></a:ApplicableTradeTax></a:ApplicableHeaderTradeSettlement></r:SupplyChainTradeTransaction></r:CrossIndustryInvoice>",
+        b"<Invoice><ID>R-1</ID><IssueDate>2026-11-24</IssueDate><LegalMonetaryTotal><TaxInclusiveAmount>119.00</TaxInclusiveAmount></LegalMonetaryTotal></Invoice>",
+    ])
+}
+
 /// Requests to analyze a document: queries and bodies.
 pub fn analyze_request() -> Vec<Vec<u8>> {
     all(&[
