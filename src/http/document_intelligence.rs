@@ -216,15 +216,17 @@ struct AnalysisTask {
 impl AnalysisTask {
     /// Runs to its end, and keeps the result for its time.
     async fn run(self) {
-        let operations = self.app.operations();
         let created_ms = clock::unix_millis();
         let outcome = self.outcome(created_ms).await.unwrap_or_else(|failure| OperationOutcome {
             body: failed_operation(created_ms, &failure).into(),
             pdf: None,
         });
-        operations.end(self.id, outcome);
-        tokio::time::sleep(self.app.documents().keep_results()).await;
-        operations.forget(self.id);
+        let (app, id) = (self.app.clone(), self.id);
+        // The document is not kept with its result.
+        drop(self);
+        app.operations().end(id, outcome);
+        tokio::time::sleep(app.documents().keep_results()).await;
+        app.operations().forget(id);
     }
 
     async fn outcome(&self, created_ms: u64) -> Result<OperationOutcome, ApiError> {
