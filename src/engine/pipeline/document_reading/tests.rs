@@ -98,23 +98,28 @@ fn the_xml_of_a_file_is_compared_with_its_pages() {
         let top = 20.0 * f32::from(row);
         [line(label, 10.0, top), line(amount, 150.0, top)]
     });
-    let lines = lines.chain([line("Date 2026-11-24", 10.0, 0.0)]).collect();
+    let head = [line("Hill & Sons Ltd", 10.0, 0.0), line("Date 2026-11-24", 150.0, 0.0)];
+    let lines = head.into_iter().chain(lines).collect();
     let page = document::ReadPage::new(1, (300, 100), QuarterTurns::None, document::TextSource::TextLayer, lines);
-    let fields =
-        [("total", "total"), ("date", "document_date"), ("number", "document_number")].map(|(name, pattern)| {
-            toml::from_str(&format!("name = '{name}'\npattern = '{pattern}'\nthreshold = 0.3")).unwrap()
-        });
+    let fields = ["total", "document_date", "document_number", "supplier"].map(|pattern| {
+        let name = pattern.trim_start_matches("document_");
+        toml::from_str(&format!("name = '{name}'\npattern = '{pattern}'\nthreshold = 0.3")).unwrap()
+    });
     let answer = |invoice: &InvoiceXml| -> serde_json::Value {
         let results = document::results(std::slice::from_ref(&page), &fields, Some(invoice)).unwrap();
         serde_json::from_slice(results[1].strings().unwrap().next().unwrap()).unwrap()
     };
     let text = |text: &str| Some(text.to_owned());
     let stated = InvoiceXml { total: text("119.00"), currency: text("EUR"), ..InvoiceXml::default() };
-    let same =
-        answer(&InvoiceXml { number: text("R-7"), date: text("2026-11-24"), ..stated.clone() })["fields"].clone();
+    let supplier = text("Hill & Sons");
+    let more = InvoiceXml { number: text("R-7"), date: text("2026-11-24"), supplier, ..stated.clone() };
+    let same = answer(&more)["fields"].clone();
     assert_eq!((&same["total"]["source"], &same["total"]["text"]), (&json!("xml"), &json!("119.00")), "{same}");
     assert_eq!(same["total"]["value"], json!({"amount": "119.00", "currency": "EUR"}));
     assert_eq!(same["date"]["source"], "xml");
+    // The page writes the name with its legal form.
+    let supplier = &same["supplier"];
+    assert_eq!((&supplier["value"], &supplier["text"]), (&json!("Hill & Sons"), &json!("Hill & Sons Ltd")));
     // The page has no number, so only the XML says it.
     assert_eq!((&same["number"]["value"], same["number"].get("box")), (&json!("R-7"), None));
 

@@ -226,11 +226,8 @@ impl<'p> DocumentText<'p> {
 
     /// The value of a field, if the document has one.
     pub fn find(&self, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
-        if let Some(weights) = field.by_evidence() {
-            let candidates = self.candidates(field.pattern);
-            let (index, confidence) = evidence::likeliest(weights, &candidates)?;
-            let chosen = candidates.into_iter().nth(index).filter(|_| confidence >= LIKELY_MIN)?;
-            return self.found(chosen.row, &chosen.chars, chosen.value, Some(confidence));
+        if field.by_evidence().is_some() {
+            return self.likeliest(field, self.candidates(field.pattern));
         }
         let matches: Vec<Vec<FieldMatch>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
         let mut candidates = self.labelled(field, &matches);
@@ -244,6 +241,17 @@ impl<'p> DocumentText<'p> {
         candidates.retain(|candidate| page(candidate) == first);
         let chosen = choose(field.choose, candidates)?;
         self.found(chosen.row, &chosen.found.chars, chosen.found.value, None)
+    }
+
+    /// The likeliest value of a field that is chosen by evidence.
+    fn likeliest(
+        &self,
+        field: &DocumentFieldDeclaration,
+        candidates: Vec<FieldCandidate>,
+    ) -> Option<FoundDocumentField> {
+        let (index, confidence) = evidence::likeliest(field.by_evidence()?, &candidates)?;
+        let chosen = candidates.into_iter().nth(index).filter(|_| confidence >= LIKELY_MIN)?;
+        self.found(chosen.row, &chosen.chars, chosen.value, Some(confidence))
     }
 
     /// A field by the place of its value. Without a probability its confidence is that of its line.

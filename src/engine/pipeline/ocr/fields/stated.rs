@@ -6,9 +6,6 @@ use super::amount::currency_of_code;
 use super::value::{MoneyAmount, ParsedFieldValue, TaxAmount};
 use super::{DocumentFieldDeclaration, DocumentFieldPattern, DocumentText, FoundDocumentField};
 
-/// The fewest letters and digits by which two names of a supplier are compared.
-const NAME_CHARS_MIN: usize = 4;
-
 /// A value that a file states, and whether its pages say the same.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StatedField {
@@ -24,12 +21,13 @@ impl DocumentText<'_> {
     /// Compares the value that a file states for a field with its pages. `None` if it states none.
     pub fn stated(&self, field: &DocumentFieldDeclaration, invoice: &InvoiceXml) -> Option<StatedField> {
         let stated = value(field.pattern, invoice)?;
-        let same = self.candidates(field.pattern).into_iter().find(|candidate| is_same(&stated, &candidate.value));
+        let candidates = self.candidates(field.pattern);
+        let same = candidates.iter().find(|candidate| is_same(&stated, &candidate.value));
         let place = same.and_then(|same| self.found(same.row, &same.chars, stated.clone(), Some(1.0)));
         if let Some(found) = place {
             return Some(StatedField::Printed(found));
         }
-        let printed = self.find(field).filter(|printed| printed.confidence >= field.threshold);
+        let printed = self.likeliest(field, candidates).filter(|printed| printed.confidence >= field.threshold);
         Some(match printed {
             Some(printed) => StatedField::Contradicted { stated, printed },
             None => StatedField::Unprinted(stated),
@@ -59,7 +57,7 @@ fn value(pattern: DocumentFieldPattern, invoice: &InvoiceXml) -> Option<ParsedFi
             (!taxes.is_empty()).then_some(ParsedFieldValue::Taxes(taxes))
         }
         Pattern::Currency => code.map(|code| ParsedFieldValue::Text(code.to_owned())),
-        Pattern::Supplier => text(supplier),
+        Pattern::Supplier => supplier.clone().map(ParsedFieldValue::Name),
         Pattern::DocumentDate => text(date),
         Pattern::DueDate => text(due_date),
         Pattern::DocumentNumber => text(number),
@@ -69,7 +67,7 @@ fn value(pattern: DocumentFieldPattern, invoice: &InvoiceXml) -> Option<ParsedFi
     }
 }
 
-/// Returns true if a value on a page is the stated one. A page may write a name in part, and numbers with signs.
+/// Returns true if a value on a page is the stated one. A page may write numbers and dates with signs.
 fn is_same(stated: &ParsedFieldValue, printed: &ParsedFieldValue) -> bool {
     match (stated, printed) {
         (ParsedFieldValue::Amount(one), ParsedFieldValue::Amount(other)) => one.thousandths() == other.thousandths(),
@@ -83,14 +81,11 @@ fn is_same(stated: &ParsedFieldValue, printed: &ParsedFieldValue) -> bool {
             amounts(one) == amounts(other)
         }
         (ParsedFieldValue::Text(one), ParsedFieldValue::Text(other)) => {
-            let [one, other] = [one, other].map(|text| {
-                let letters = text.chars().filter(|letter| letter.is_alphanumeric());
-                letters.flat_map(char::to_lowercase).collect::<String>()
-            });
-            let is_part = |short: &str, long: &str| short.chars().count() >= NAME_CHARS_MIN && long.contains(short);
-            let is_name = one.chars().any(char::is_alphabetic) && !one.chars().any(|letter| letter.is_ascii_digit());
-            one == other || is_name && (is_part(&one, &other) || is_part(&other, &one))
+            let letters = |text: &str| -> String {
+                text.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+            };
+            letters(one) == letters(other)
         }
-        _ => false,
+        (stated, printed) => stated.agrees(printed),
     }
 }
