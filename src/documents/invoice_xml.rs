@@ -18,7 +18,7 @@ const TAXES_MAX: usize = 20;
 const ATTACHMENTS_MAX: usize = 1000;
 const NODES_MAX: usize = 1000;
 
-/// What the XML says of an invoice. Amounts are decimal numbers, dates `YYYY-MM-DD`; what it does not say is none.
+/// An invoice as the XML has it. Amounts are decimal numbers, dates `YYYY-MM-DD`; what it does not say is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InvoiceXml {
     pub number: Option<String>,

@@ -76,14 +76,6 @@ impl PdfFile {
         &self.pdf
     }
 
-    /// Returns true where a page has an invisible text, as a scan that was read before.
-    pub fn has_hidden_text(&self, page: &Page<'_>, number: usize) -> Result<bool, DocumentDefect> {
-        let (_, scale) = size(page, number, self.limits)?;
-        page_work::check(page, number)?;
-        let survey = SurveyedPage::of(page, number, scale, &InterpreterSettings::default())?;
-        Ok(survey.glyphs.iter().filter(|glyph| !glyph.is_visible).count() >= CHARACTERS_MIN)
-    }
-
     /// Draws page after page.
     pub fn draw<E: From<DocumentDefect>>(
         &self,
@@ -130,6 +122,13 @@ pub(crate) fn size(
         (Some(width), Some(height)) => Ok(((width, height), scale)),
         _ => Err(wrong()),
     }
+}
+
+/// Returns true where a page has an invisible text, as a scan that was read before.
+pub(crate) fn has_hidden_text(page: &Page<'_>, number: usize, scale: f64) -> Result<bool, DocumentDefect> {
+    page_work::check(page, number)?;
+    let survey = SurveyedPage::of(page, number, scale, &InterpreterSettings::default())?;
+    Ok(survey.glyphs.iter().filter(|glyph| !glyph.is_visible).count() >= CHARACTERS_MIN)
 }
 
 fn picture<'a>(page: &'a Page<'a>, scale: f64, settings: &InterpreterSettings, cache: &RenderCache<'a>) -> DrawnPage {

@@ -61,11 +61,11 @@ fn add_layer(file: &PdfFile, layers: &[LayerPage], limits: DocumentLimits) -> Re
         .collect();
     let mut pages = HashMap::new();
     for (number, (page, layer)) in layered {
+        let ((width, height), scale) = pdf::size(page, number, limits)?;
         // A second text would be found twice.
-        if file.has_hidden_text(page, number)? {
+        if pdf::has_hidden_text(page, number, scale)? {
             continue;
         }
-        let ((width, height), scale) = pdf::size(page, number, limits)?;
         let to_pixels = Affine::scale(scale) * pdf::to_kurbo(page);
         // The layer has the size at which the page was read.
         let resized = |layer: u32, own: u32| f64::from(layer.max(1)) / f64::from(own);

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::content::{CallContent, PipelineInput};
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_identity::access::CallerAccess;
 use ledge_models::serving::request::{InferRequest, Payload, ResultForm};
@@ -33,11 +33,11 @@ use ledge_part::reply::json_bytes;
 use ledge_part::route::PathParts;
 use ledge_protocol::call::log_answered;
 use ledge_protocol::document_intelligence::{
-    AnalyzeOptions, AnalyzeRequestBody, DocumentModel, failed_operation, running_operation, succeeded_operation,
+    AnalyzeOptions, AnalyzeRequestBody, DocumentModel, failed_operation, loaded_pages, running_operation,
+    succeeded_operation,
 };
 use ledge_protocol::searchable::searchable_pdf;
 use ledge_service::off_thread::off_thread;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::operations::Operations;
@@ -96,13 +96,14 @@ pub async fn analyze(
         }
     };
     let document = receive(&app, &parts, body, &principal).await?;
-    let id = app.operations().begin(&principal, model, app.documents().max_operations)?;
+    let created_ms = clock::unix_millis();
+    let id = app.operations().begin(&principal, model, created_ms, app.documents().max_operations)?;
     let version = options.api_version;
     let location = format!("{address}{ROOT}/documentModels/{}/analyzeResults/{id}?api-version={version}", model.id());
     let location = HeaderValue::try_from(location).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("the host of the request is no part of an address: {error}"))
     })?;
-    let task = AnalysisTask { app: app.clone(), id, principal, headers, document, model, options };
+    let task = AnalysisTask { app: app.clone(), id, created_ms, principal, headers, document, model, options };
     let shutdown = app.context().shutdown().clone();
     app.context().shutdown().spawn(async move {
         tokio::select! {
@@ -124,7 +125,7 @@ struct Document {
     account: MemoryAccount,
 }
 
-/// What is known of an analysis before its document is read: the model, the options, and the address of this box.
+/// The terms of an analysis before its document is read: the model, the options, and the address of this box.
 type Begun = (DocumentModel, AnalyzeOptions, CallHeaders, String);
 
 fn begin(
@@ -195,17 +196,16 @@ async fn receive(
     } else {
         bytes
     };
-    if let Some(FileFormat::Pdf | FileFormat::Tiff | FileFormat::Image(_)) = FileFormat::of(&bytes) {
-        return Ok(Document { bytes, account });
-    }
-    let message = UnexpectedFile::new(PipelineInput::Document, &bytes).to_string();
-    Err(AnalysisErrorResponse::of_document(ApiError::new(StatusCode::BAD_REQUEST, message)))
+    let refused = |error: UnexpectedFile| ApiError::new(StatusCode::BAD_REQUEST, error.to_string());
+    UnexpectedFile::unless_document(&bytes).map_err(refused).map_err(AnalysisErrorResponse::of_document)?;
+    Ok(Document { bytes, account })
 }
 
 /// An analysis that runs.
 struct AnalysisTask {
     app: App,
     id: OperationId,
+    created_ms: u64,
     principal: Principal,
     headers: CallHeaders,
     document: Document,
@@ -216,9 +216,8 @@ struct AnalysisTask {
 impl AnalysisTask {
     /// Runs to its end, and keeps the result for its time.
     async fn run(self) {
-        let created_ms = clock::unix_millis();
-        let outcome = self.outcome(created_ms).await.unwrap_or_else(|failure| OperationOutcome {
-            body: failed_operation(created_ms, &failure).into(),
+        let outcome = self.outcome().await.unwrap_or_else(|failure| OperationOutcome {
+            body: failed_operation(self.created_ms, &failure).into(),
             pdf: None,
         });
         let (app, id) = (self.app.clone(), self.id);
@@ -229,7 +228,7 @@ impl AnalysisTask {
         app.operations().forget(id);
     }
 
-    async fn outcome(&self, created_ms: u64) -> Result<OperationOutcome, ApiError> {
+    async fn outcome(&self) -> Result<OperationOutcome, ApiError> {
         let Document { bytes, account } = &self.document;
         let answer = read_document(&self.app, bytes, account, self.headers, &self.principal).await?;
         let pdf = if self.options.wants_pdf {
@@ -238,7 +237,7 @@ impl AnalysisTask {
             None
         };
         let mut memory = account.take(OPERATION_BYTES_PER_BYTE * answer.get().len()).map_err(ApiError::from)?;
-        let (model, options) = (self.model, self.options.clone());
+        let (created_ms, model, options) = (self.created_ms, self.model, self.options.clone());
         let is_pdf = FileFormat::of(bytes) == Some(FileFormat::Pdf);
         let body = off_thread(account, move || {
             let body = succeeded_operation(created_ms, answer.get(), (model, &options), is_pdf)?;
@@ -296,11 +295,8 @@ pub async fn result(
         response.headers_mut().insert(RETRY_AFTER_MS, RETRY_AFTER_MS_VALUE);
         return Ok(response);
     };
-    let bytes = body.len();
-    let mut response = json_bytes(body);
-    counted_body::mark_counted(&mut response, bytes);
     let account = app.context().memory().account(principal);
-    Ok(body::compress_response(request.headers(), response, &account).await)
+    Ok(body::compress_response(request.headers(), counted_body::counted_json(body), &account).await)
 }
 
 /// `GET /documentintelligence/documentModels/{document_model}/analyzeResults/{result}/pdf`.
@@ -315,11 +311,7 @@ pub async fn pdf(
         let message = "the analysis has no PDF: ask for it by output=pdf, and wait until the analysis has succeeded";
         ApiError::new(StatusCode::NOT_FOUND, message)
     })?;
-    let bytes = pdf.len();
-    let mut response = Response::new(pdf.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/pdf"));
-    counted_body::mark_counted(&mut response, bytes);
-    Ok(response)
+    Ok(counted_body::counted(pdf, HeaderValue::from_static("application/pdf")))
 }
 
 fn value<'p>(path: &'p PathValues, name: &str) -> &'p str {
@@ -331,19 +323,6 @@ fn find(app: &App, path: &PathValues, request: &Request, caller: &Principal) -> 
     app.operations().find(value(path, "result"), value(path, "document_model").parse()?, caller)
 }
 
-/// A page in the form of LangChain's documents, as Open WebUI's external loader reads it.
-#[derive(Serialize)]
-struct LoadedPage {
-    page_content: String,
-    metadata: LoadedPageMetadata,
-}
-
-#[derive(Serialize)]
-struct LoadedPageMetadata {
-    /// From 0, as in other loaders.
-    page: usize,
-}
-
 /// `PUT /process`: the pages of a document, for Open WebUI.
 pub async fn process(
     State(app): State<App>,
@@ -351,14 +330,6 @@ pub async fn process(
     Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    #[derive(Deserialize)]
-    struct ReadText {
-        pages: Vec<ReadTextPage>,
-    }
-    #[derive(Deserialize)]
-    struct ReadTextPage {
-        text: String,
-    }
     let (parts, body) = request.into_parts();
     let headers = CallHeaders::read(&parts.headers, Instant::now()).and_then(|headers| {
         let checked = guard::check_model(&app, &parts, &principal, &access, &app.documents().model);
@@ -375,23 +346,9 @@ pub async fn process(
     let answer = read_document(&app, &bytes, &account, headers, &principal).await?;
     let mut memory = account.take(2 * answer.get().len()).map_err(ApiError::from)?;
     let written = off_thread(&account, move || {
-        let broken = |error: serde_json::Error| {
-            let message = format!("the model that is set as documents.model reads no documents: {error}");
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        };
-        let read: ReadText = serde_json::from_str(answer.get()).map_err(broken)?;
-        let page = |(page, read): (usize, ReadTextPage)| LoadedPage {
-            page_content: read.text,
-            metadata: LoadedPageMetadata { page },
-        };
-        let pages: Vec<_> = read.pages.into_iter().enumerate().map(page).collect();
-        let body = serde_json::to_vec(&pages).map_err(broken)?;
+        let body = loaded_pages(answer.get())?;
         memory.resize(body.len()).map_err(ApiError::from)?;
         Ok::<_, ApiError>(memory.attach(body.into()))
     });
-    let body: Bytes = written.await?;
-    let bytes = body.len();
-    let mut response = json_bytes(body);
-    counted_body::mark_counted(&mut response, bytes);
-    Ok(response)
+    Ok(counted_body::counted_json(written.await?))
 }

@@ -15,7 +15,6 @@ use ledge_models::serving::request::CacheOutcome;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
-use ledge_part::reply::json_bytes;
 use ledge_part::route::PathParts;
 use ledge_protocol::annotated;
 use ledge_protocol::call::{self, BodyKind, ContentType, HEADER_LENGTH, InferenceCall};
@@ -80,9 +79,7 @@ pub async fn infer(
         return annotated(&app, call, format, &principal).await;
     }
     let answer = call::answer(app.serving(), call, &principal).await?;
-    let bytes = answer.body.len();
-    let mut response = json_bytes(answer.body);
-    counted_body::mark_counted(&mut response, bytes);
+    let mut response = counted_body::counted_json(answer.body);
     let headers = response.headers_mut();
     match answer.content_type {
         ContentType::Json => {}
@@ -123,11 +120,8 @@ async fn searchable(app: &App, call: InferenceCall, principal: &Principal) -> Re
 
 /// An answer that is a file, whose bytes are counted already.
 fn file_response(body: Bytes, content_type: &'static str, cache: Option<CacheOutcome>) -> Response {
-    let bytes = body.len();
-    let mut response = Response::new(body.into());
-    counted_body::mark_counted(&mut response, bytes);
+    let mut response = counted_body::counted(body, HeaderValue::from_static(content_type));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
     if let Some(outcome) = cache {
         headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));

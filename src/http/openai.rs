@@ -18,7 +18,7 @@ use ledge_models::serving::request::{InferRequest, InferResponse, Payload, Resul
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
-use ledge_part::reply::{json, json_bytes};
+use ledge_part::reply::json;
 use ledge_part::route::PathParts;
 use ledge_protocol::call::log_answered;
 use ledge_protocol::openai::{EmbeddingsRequest, ListedModel, ModelList};
@@ -76,10 +76,7 @@ pub async fn embeddings(
         Ok::<_, ApiError>(memory.attach(answer.into()))
     });
     let answer = written.await?;
-    let bytes = answer.len();
-    let mut response = json_bytes(answer);
-    counted_body::mark_counted(&mut response, bytes);
-    Ok(body::compress_response(&parts.headers, response, &account).await)
+    Ok(body::compress_response(&parts.headers, counted_body::counted_json(answer), &account).await)
 }
 
 /// `GET /v1/models`: the models that embed texts.

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use ledge_base::memory_budget::{MemoryAccount, UNCOUNTED_BYTES_MAX};
+
+use crate::api_error::JSON_CONTENT_TYPE;
 
 /// Marks an answer with bytes that are counted already.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +21,20 @@ pub fn mark_counted(answer: &mut Response, bytes: usize) {
     if bytes > UNCOUNTED_BYTES_MAX {
         answer.extensions_mut().insert(MemoryAlreadyCounted);
     }
+}
+
+/// An answer with these bytes, which were counted when they were made.
+pub fn counted(body: Bytes, content_type: HeaderValue) -> Response {
+    let bytes = body.len();
+    let mut answer = Response::new(Body::from(body));
+    answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    mark_counted(&mut answer, bytes);
+    answer
+}
+
+/// The same with JSON.
+pub fn counted_json(body: Bytes) -> Response {
+    counted(body, JSON_CONTENT_TYPE)
 }
 
 /// Counts an answer until the caller has read it, unless it is counted already. Small answers, and answers that are

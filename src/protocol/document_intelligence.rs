@@ -6,12 +6,13 @@
 //! found here; a caller that asks for them gets a warning.
 //!
 //! Files, in reading order:
-//! * `request.rs` - what is to be analyzed, and how
+//! * `request.rs` - the request of an analysis
 //! * `reading.rs` - the answer of the reader of documents, as this form needs it
 //! * `layout.rs` - paragraphs, headings and tables of a page, by the places of its lines
 //! * `content.rs` - the text of all pages, with the places of its parts in it
 //! * `result.rs` - the analysis
 //! * `fields.rs` - fields of receipts and invoices, by the names of this form
+//! * `loader.rs` - the text of each page, for Open WebUI
 //! * `error.rs` - the form of errors
 //! * `operation.rs` - an operation as its caller sees it
 
@@ -19,12 +20,14 @@ mod content;
 mod error;
 mod fields;
 mod layout;
+mod loader;
 mod operation;
 mod reading;
 mod request;
 mod result;
 
 pub use error::{AnalysisErrorBody, ErrorSubject};
+pub use loader::loaded_pages;
 pub use operation::{failed_operation, running_operation, succeeded_operation};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use request::fuzz_analyze_request;

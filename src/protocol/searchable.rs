@@ -10,7 +10,7 @@ use ledge_base::principal::Principal;
 use ledge_documents::DocumentError;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::document_reading::{self, SearchableError};
-use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
+use ledge_engine::pipeline::file_format::UnexpectedFile;
 use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, InferRequest, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
@@ -54,10 +54,8 @@ async fn read_and_write(
         let message = format!("model '{model}' reads no documents: leave out the header accept, for JSON");
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
     }
-    if !matches!(FileFormat::of(&file), Some(FileFormat::Pdf | FileFormat::Tiff | FileFormat::Image(_))) {
-        let message = UnexpectedFile::new(PipelineInput::Document, &file).to_string();
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
-    }
+    let refused = |error: UnexpectedFile| ApiError::new(StatusCode::BAD_REQUEST, error.to_string());
+    UnexpectedFile::unless_document(&file).map_err(refused)?;
     let payload = Payload::Content(CallContent::Document(file.clone()), ResultForm::Json);
     let request = InferRequest { payload, deadline, priority, account: account.clone() };
     let answer = serving.infer(pinned, request, principal).await?;

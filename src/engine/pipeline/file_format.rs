@@ -148,6 +148,14 @@ pub struct UnexpectedFile {
 }
 
 impl UnexpectedFile {
+    /// Refuses bytes that are no document: by their beginning, without opening them.
+    pub fn unless_document(bytes: &[u8]) -> Result<(), Self> {
+        match FileFormat::of(bytes) {
+            Some(FileFormat::Pdf | FileFormat::Tiff | FileFormat::Image(_)) => Ok(()),
+            Some(FileFormat::Foreign(_)) | None => Err(Self::new(PipelineInput::Document, bytes)),
+        }
+    }
+
     /// The error for these bytes in place of `expected`.
     pub fn new(expected: PipelineInput, bytes: &[u8]) -> Self {
         let got = match (FileFormat::of(bytes), expected) {

@@ -56,7 +56,7 @@ impl FromStr for OperationId {
     }
 }
 
-/// What is left of an operation at its end. Its bytes count as memory.
+/// The result of an operation. Its bytes count as memory.
 #[derive(Debug, Clone)]
 pub struct OperationOutcome {
     /// The operation as JSON, with its analysis or its error.
@@ -88,7 +88,13 @@ impl Operations {
     }
 
     /// Begins an operation. A caller that has `most` loses its oldest result, or waits while all of them run.
-    pub fn begin(&self, owner: &Principal, model: DocumentModel, most: usize) -> Result<OperationId, ApiError> {
+    pub fn begin(
+        &self,
+        owner: &Principal,
+        model: DocumentModel,
+        created_ms: u64,
+        most: usize,
+    ) -> Result<OperationId, ApiError> {
         let id = OperationId::generate()?;
         let mut all = self.all();
         if all.values().filter(|operation| operation.owner == *owner).count() >= most
@@ -99,8 +105,7 @@ impl Operations {
             );
             return Err(ApiError::later(StatusCode::TOO_MANY_REQUESTS, message, RETRY_AFTER));
         }
-        let (owner, created_ms) = (owner.clone(), clock::unix_millis());
-        all.insert(id, Operation { owner, model, created_ms, ended_ms: 0, outcome: None });
+        all.insert(id, Operation { owner: owner.clone(), model, created_ms, ended_ms: 0, outcome: None });
         Ok(id)
     }
 
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn an_operation_belongs_to_its_caller() {
         let operations = Operations::default();
-        let id = operations.begin(&Principal::Others, READ, 1).unwrap();
+        let id = operations.begin(&Principal::Others, READ, 0, 1).unwrap();
         let found = |caller: &Principal, model| operations.find(&id.to_string(), model, caller).is_ok();
         assert!(found(&Principal::Others, READ));
         assert!(!found(&Principal::Local, READ));
@@ -167,11 +172,11 @@ mod tests {
     #[test]
     fn a_caller_loses_its_oldest_result_and_waits_while_all_run() {
         let operations = Operations::default();
-        let [first, second] = [(); 2].map(|()| operations.begin(&Principal::Others, READ, 2).unwrap());
-        assert_eq!(operations.begin(&Principal::Others, READ, 2).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
-        operations.begin(&Principal::Local, READ, 2).unwrap();
+        let [first, second] = [(); 2].map(|()| operations.begin(&Principal::Others, READ, 0, 2).unwrap());
+        assert_eq!(operations.begin(&Principal::Others, READ, 0, 2).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
+        operations.begin(&Principal::Local, READ, 0, 2).unwrap();
         operations.end(second, ended());
-        operations.begin(&Principal::Others, READ, 2).unwrap();
+        operations.begin(&Principal::Others, READ, 0, 2).unwrap();
         assert!(operations.find(&first.to_string(), READ, &Principal::Others).is_ok());
         assert!(operations.find(&second.to_string(), READ, &Principal::Others).is_err());
     }

@@ -23,7 +23,7 @@ struct InnerError<'a> {
     message: &'a str,
 }
 
-/// What an error is about.
+/// The subject of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorSubject {
     Request,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ledge_part::api_error::{ApiError, StatusCode};
 use serde::Deserialize;
 
 /// The corners of an area on the page as it came in, clockwise from where the first letter begins at the top.
@@ -57,6 +58,16 @@ pub(super) struct ReadField {
     #[serde(default, rename = "box")]
     pub corners: Option<Corners>,
     pub confidence: f64,
+}
+
+impl ReadDocument {
+    /// Reads the answer of the model that the operator set.
+    pub fn parse(answer: &str) -> Result<Self, ApiError> {
+        serde_json::from_str(answer).map_err(|error| {
+            let message = format!("the model that is set as documents.model reads no documents: {error}");
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        })
+    }
 }
 
 impl ReadPage {

@@ -1,4 +1,4 @@
-//! What is to be analyzed, and how: the query and the body of `:analyze`.
+//! The request of an analysis: the query and the body of `:analyze`.
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledge_part::api_error::{ApiError, StatusCode};
+use ledge_part::api_error::ApiError;
 use serde::Serialize;
 
 use super::content::{Content, Span};
@@ -77,8 +77,8 @@ struct Paragraph {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     content: String,
-    bounding_regions: [Region; 1],
-    spans: [Span; 1],
+    #[serde(flatten)]
+    place: ContentPlace,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,8 +87,8 @@ struct DocumentTable {
     row_count: usize,
     column_count: usize,
     cells: Vec<TableCell>,
-    bounding_regions: [Region; 1],
-    spans: [Span; 1],
+    #[serde(flatten)]
+    place: ContentPlace,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,8 +97,8 @@ struct TableCell {
     row_index: usize,
     column_index: usize,
     content: String,
-    bounding_regions: [Region; 1],
-    spans: [Span; 1],
+    #[serde(flatten)]
+    place: ContentPlace,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,6 +117,14 @@ struct Warning {
     code: &'static str,
     message: String,
     target: &'static str,
+}
+
+/// The place of a part on its page and in the content.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContentPlace {
+    bounding_regions: [Region; 1],
+    spans: [Span; 1],
 }
 
 /// The corners as x and y of each.
@@ -171,10 +179,7 @@ pub(super) fn analyze<T>(
     is_pdf: bool,
     take: impl FnOnce(&AnalyzeResult<'_>) -> T,
 ) -> Result<T, ApiError> {
-    let mut document: ReadDocument = serde_json::from_str(answer).map_err(|error| {
-        let message = format!("the model that is set as documents.model reads no documents: {error}");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-    })?;
+    let mut document = ReadDocument::parse(answer)?;
     document.pages.retain(|page| options.pages.contains(page.number));
     Ok(take(&AnalysisWriter::new(options).write(&document, (model, options), is_pdf)))
 }
@@ -289,8 +294,7 @@ impl<'a> AnalysisWriter<'a> {
         self.paragraphs.push(Paragraph {
             role,
             content: self.text_since(begin),
-            bounding_regions: [unit.region(&around(corners(page, rows.iter().flatten())))],
-            spans: [self.content.since(start)],
+            place: self.place(page, rows.iter().flatten(), unit, start),
         });
     }
 
@@ -346,8 +350,7 @@ impl<'a> AnalysisWriter<'a> {
                         row_index,
                         column_index,
                         content: self.text_since(begin),
-                        bounding_regions: [unit.region(&around(corners(page, [line].into_iter())))],
-                        spans: [self.content.since(start)],
+                        place: self.place(page, [line].into_iter(), unit, start),
                     });
                 }
                 tag(&mut self.content, "</td>\n");
@@ -360,9 +363,20 @@ impl<'a> AnalysisWriter<'a> {
             row_count: table.rows.len(),
             column_count: table.columns,
             cells,
-            bounding_regions: [unit.region(&around(corners(page, lines)))],
-            spans: [self.content.since(start)],
+            place: self.place(page, lines, unit, start),
         });
+    }
+
+    /// The place of these lines, whose content begins at `start`.
+    fn place<'l>(
+        &self,
+        page: &ReadPage,
+        lines: impl Iterator<Item = &'l usize>,
+        unit: PageUnit,
+        start: usize,
+    ) -> ContentPlace {
+        let corners = lines.filter_map(|line| page.lines.get(*line)).map(|line| &line.corners);
+        ContentPlace { bounding_regions: [unit.region(&around(corners))], spans: [self.content.since(start)] }
     }
 
     fn text_since(&self, begin: usize) -> String {
@@ -396,10 +410,6 @@ impl<'a> AnalysisWriter<'a> {
             fields,
         }]
     }
-}
-
-fn corners<'p>(page: &'p ReadPage, lines: impl Iterator<Item = &'p usize>) -> impl Iterator<Item = &'p Corners> {
-    lines.filter_map(|line| page.lines.get(*line)).map(|line| &line.corners)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub struct DocumentLine {
     area: QuadrilateralCorners,
     /// 0 to 1: the mean of the characters.
     confidence: f32,
-    /// What stands between spaces, in reading order.
+    /// The words between spaces, in reading order.
     words: Vec<DocumentWord>,
 }
 
@@ -90,7 +90,7 @@ pub struct FieldValue {
     /// Set for a value of the XML that a PDF carries.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<FieldSource>,
-    /// What the XML says, if the page says something else.
+    /// The value of the XML, if the page says something else.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     xml: Option<ParsedFieldValue>,

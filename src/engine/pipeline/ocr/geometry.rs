@@ -163,6 +163,13 @@ impl PageArea {
     }
 }
 
+/// The median of some lengths, the greater one of two.
+pub fn median(lengths: impl Iterator<Item = f32>) -> Option<f32> {
+    let mut lengths: Vec<f32> = lengths.collect();
+    lengths.sort_by(f32::total_cmp);
+    lengths.get(lengths.len() / 2).copied()
+}
+
 /// A number of pixels as a coordinate.
 #[expect(clippy::cast_precision_loss, reason = "sides of pictures are far below 2^24")]
 pub fn coordinate(pixels: usize) -> f32 {

@@ -1,7 +1,7 @@
 //! The order of reading: lines on the same height are a row, rows go from top to bottom, and columns of running text
 //! one after the other.
 
-use super::geometry::{PageArea, Point, Quadrilateral, coordinate};
+use super::geometry::{PageArea, Point, Quadrilateral, coordinate, median};
 use super::line::OcrLine;
 
 /// The lines of one row, as positions in the list of lines, from left to right.
@@ -176,9 +176,7 @@ fn is_running_text(places: &[LevelLine]) -> bool {
 }
 
 fn median_height(places: &[LevelLine]) -> Option<f32> {
-    let mut heights: Vec<f32> = places.iter().map(|place| place.area.height()).collect();
-    heights.sort_by(f32::total_cmp);
-    heights.get(heights.len() / 2).copied()
+    median(places.iter().map(|place| place.area.height()))
 }
 
 /// The rows from the top. A line joins the row that it stands next to.

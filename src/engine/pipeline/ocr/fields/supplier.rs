@@ -10,7 +10,7 @@ use super::parties::{self, Party};
 use super::row_text::{GAP, RowText};
 use super::value::ParsedFieldValue;
 use super::words::{RowWords, WordMeaning};
-use crate::pipeline::ocr::geometry::{PageArea, coordinate};
+use crate::pipeline::ocr::geometry::{PageArea, coordinate, median};
 
 /// The first rows are all looked at, of the others those with a legal form or below a heading of the seller.
 const FIRST_ROWS: usize = 10;
@@ -159,10 +159,8 @@ struct NameFacts<'d> {
 
 impl<'d> NameFacts<'d> {
     fn of(rows: &'d [RowText<'d>], words: &'d [RowWords], amounts: &[LabelledAmount]) -> Self {
-        let mut heights: Vec<f32> =
-            rows.iter().filter_map(|row| Some(row.place(&(0..row.chars().len()))?.0.height())).collect();
-        heights.sort_by(f32::total_cmp);
-        let height = heights.get(heights.len() / 2).copied().unwrap_or(1.0).max(1.0);
+        let heights = rows.iter().filter_map(|row| Some(row.place(&(0..row.chars().len()))?.0.height()));
+        let height = median(heights).unwrap_or(1.0).max(1.0);
         let lines_of = |(index, row): (usize, &RowText<'_>)| -> Vec<NameLine> {
             row.lines().iter().filter_map(|line| NameLine::of(row, index, line)).collect()
         };

@@ -7,6 +7,7 @@ use super::evidence::Evidence;
 use super::labelled_amount::{self, LabelWay, LabelledAmount, VALUES_MAX, is_equal};
 use super::row_text::RowText;
 use super::words::WordMeaning;
+use crate::pipeline::ocr::geometry::median;
 
 /// The most that a total is rounded.
 const ROUNDING: i64 = 55;
@@ -56,8 +57,6 @@ impl DocumentFacts {
             .filter(|amount| amount.label.is_some_and(|label| label.meaning.is_total()) && amount.thousandths() != 0)
             .map(|amount| (amount.thousandths(), amount.row))
             .collect();
-        let mut heights: Vec<f32> = amounts.iter().filter_map(|amount| height(rows, amount)).collect();
-        heights.sort_by(f32::total_cmp);
         Self {
             largest: amounts
                 .iter()
@@ -80,7 +79,7 @@ impl DocumentFacts {
                 })
                 .map(|amount| amount.row),
             totals,
-            height: heights.get(heights.len() / 2).copied().unwrap_or(1.0),
+            height: median(amounts.iter().filter_map(|amount| height(rows, amount))).unwrap_or(1.0),
         }
     }
 }
