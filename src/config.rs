@@ -5,6 +5,7 @@
 mod alerts;
 mod bindings;
 mod cameras;
+mod inboxes;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ use ledge_identity::access_config::AccessConfig;
 use ledge_identity::device::DeviceConfig;
 use ledge_identity::keys;
 use ledge_identity::sealing::EncryptionConfig;
+use ledge_inbox::config::InboxesConfig;
 use ledge_listener::address::{self, ListenAddress};
 use ledge_listener::tls::TlsSource;
 use ledge_listener::tls::config::ClientCertificates;
@@ -102,6 +104,8 @@ pub struct Config {
     pub home_assistant: HomeAssistantConfig,
     #[serde(skip_serializing_if = "AlertsConfig::is_empty")]
     pub alert: AlertsConfig,
+    #[serde(skip_serializing_if = "InboxesConfig::is_empty")]
+    pub inbox: InboxesConfig,
     pub updates: UpdatesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,
@@ -305,6 +309,7 @@ impl Config {
         problems.extend(self.group_problems());
         problems.extend(self.camera_problems());
         problems.extend(self.alert_problems());
+        problems.extend(self.inbox_problems());
         problems.extend(self.writer_problems());
         problems
     }

@@ -10,6 +10,7 @@
 //! * `findings.rs` - findings about this box, as the daemon itself sees it
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
+//! * `inboxes.rs` - inboxes as a part of the daemon, connected to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
@@ -34,6 +35,7 @@ mod console;
 mod findings;
 pub mod formats;
 mod health;
+mod inboxes;
 mod messaging;
 mod notify;
 pub mod own_sandbox;
@@ -394,6 +396,7 @@ impl DaemonApp {
         }
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
+        parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
         let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);

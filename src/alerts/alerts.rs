@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::names::DeviceName;
-use ledge_egress::Egress;
+use ledge_egress::{Egress, EgressContent, EgressPurpose, Webhook};
 use ledge_part::findings::FindingsSource;
 use ledge_service::off_thread::blocking;
 use ledge_service::readiness::Readiness;
@@ -15,7 +15,6 @@ use crate::config::{AlertConfig, AlertsConfig};
 use crate::receiver::{AlertPublisher, AlertReceiver, AlertTransport, SentAlertsKeeper};
 use crate::store::{AlertStore, SentAlerts, key};
 use crate::tracker::AlertTracker;
-use crate::webhook::Webhook;
 
 /// The time between two searches for findings. A shorter `hold_s` shortens it to that.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
@@ -109,9 +108,10 @@ fn ways(
     egress: &Egress,
     publisher: Option<&Arc<dyn AlertPublisher>>,
 ) -> Vec<(AlertTransport, String, String)> {
-    let webhook = Webhook::new(alert, egress).zip(alert.url.as_ref());
-    let webhook =
-        webhook.map(|(webhook, url)| (AlertTransport::Webhook(webhook), url.to_string(), alert.mark(&url.whole())));
+    let webhook = alert.webhook().map(|config| {
+        let webhook = Webhook::new(&config, egress, (EgressPurpose::Alert, EgressContent::Alert));
+        (AlertTransport::Webhook(webhook), config.url.to_string(), alert.mark(&config.url.whole()))
+    });
     let broker = publisher.filter(|_| alert.mqtt).map(|publisher| {
         let topic = publisher.topic(&alert.name);
         let mark = alert.mark(&format!("{} {topic}", publisher.broker()));

@@ -1,22 +1,14 @@
 //! The sections `[[alert]]` of the configuration.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use http::HeaderName;
-use http::header::AUTHORIZATION;
 use ledge_base::names::AlertName;
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{
-    CertificateFingerprint, CertificatePin, ConfiguredDestination, ConfiguredProxy, HostPort, HttpClientSettings,
-    TlsClientSettings,
-};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, in_range, none_if_empty};
+use ledge_egress::{CertificateFingerprint, ConfiguredDestination, HostPort, TokenHeader, WebhookConfig, WebhookUrl};
 use ledge_part::check::FindingStatus;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::address::WebhookUrl;
 use crate::tracker::AlertReceiverRules;
 
 /// The most alerts. Each has a task, and a state for each finding.
@@ -27,19 +19,6 @@ const CHECKS_MAX: usize = 100;
 
 /// The longest name in `checks`, in bytes: a kind of check, and a name.
 const CHECK_BYTES_MAX: usize = 200;
-
-/// The headers that the request itself has.
-const OWN_HEADERS: [&str; 9] = [
-    "host",
-    "user-agent",
-    "accept",
-    "content-type",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "te",
-    "upgrade",
-];
 
 /// All alerts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -96,44 +75,6 @@ pub enum MinimumSeverity {
     Fail,
 }
 
-/// The name of a header.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenHeader(pub HeaderName);
-
-/// A text that cannot name the header of a secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected the name of a header that the request does not have anyway, such as \"x-token\", got {text:?}")]
-pub struct InvalidTokenHeader {
-    text: String,
-}
-
-impl FromStr for TokenHeader {
-    type Err = InvalidTokenHeader;
-
-    fn from_str(text: &str) -> Result<Self, InvalidTokenHeader> {
-        let name = text.parse::<HeaderName>().ok().filter(|name| !OWN_HEADERS.contains(&name.as_str()));
-        name.map(Self).ok_or_else(|| InvalidTokenHeader { text: text.to_owned() })
-    }
-}
-
-impl fmt::Display for TokenHeader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_str())
-    }
-}
-
-impl Serialize for TokenHeader {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for TokenHeader {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
-
 fn hold_s() -> u64 {
     300
 }
@@ -180,17 +121,16 @@ impl AlertConfig {
         format!("{:08x}", fnv1a(&format!("{address}\n{least}\n{}", checks.join("\n"))))
     }
 
-    /// The way to the webhook; `None` without one.
-    pub(crate) fn connection(&self) -> Option<HttpClientSettings> {
-        let url = self.url.as_ref()?;
-        let pinned = self.pinned_sha256.map(CertificatePin::Sha256);
-        let tls = TlsClientSettings { ca: self.ca_file.clone(), pinned, ..TlsClientSettings::default() };
-        Some(HttpClientSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: self.proxy.clone() })
-    }
-
-    /// The header that gets the secret.
-    pub(crate) fn header(&self) -> HeaderName {
-        self.token_header.as_ref().map_or(AUTHORIZATION, |header| header.0.clone())
+    /// The webhook; `None` without one.
+    pub(crate) fn webhook(&self) -> Option<WebhookConfig> {
+        Some(WebhookConfig {
+            url: self.url.clone()?,
+            token_file: self.token_file.clone(),
+            token_header: self.token_header.clone(),
+            ca_file: self.ca_file.clone(),
+            pinned_sha256: self.pinned_sha256,
+            proxy: self.proxy.clone(),
+        })
     }
 
     pub(crate) fn problems(&self) -> Vec<ValueProblem> {
@@ -209,21 +149,7 @@ impl AlertConfig {
                 wrong(key, "is for an alert with a url");
             }
         }
-        let Some(url) = &self.url else { return problems };
-        if self.token_header.is_some() && self.token_file.is_none() {
-            wrong("token_header", "has no secret: set token_file");
-        }
-        for (key, is_set) in [("ca_file", self.ca_file.is_some()), ("pinned_sha256", self.pinned_sha256.is_some())] {
-            if is_set && !url.tls {
-                wrong(key, "is for a url at https://");
-            }
-        }
-        if self.ca_file.is_some() && self.pinned_sha256.is_some() {
-            wrong("ca_file", "and pinned_sha256 are both set: set one of them");
-        }
-        if self.token_file.is_some() && !url.tls && !url.at.host.is_loopback() {
-            wrong("token_file", "would be sent in plain text: use a url at https://");
-        }
+        problems.extend(self.webhook().iter().flat_map(WebhookConfig::problems));
         problems
     }
 
@@ -242,15 +168,7 @@ impl AlertConfig {
     }
 
     pub(crate) fn destination(&self) -> Option<ConfiguredDestination> {
-        let url = self.url.as_ref()?;
-        Some(ConfiguredDestination {
-            key: "url".into(),
-            at: url.at.clone(),
-            proxy: self.proxy.clone().map(|at| ConfiguredProxy { key: "proxy".into(), at }),
-            is_encrypted: url.tls,
-            // Receivers in a shop's own network often have no certificate. A secret is not sent to them.
-            plaintext_problem: None,
-        })
+        Some(self.webhook()?.destination())
     }
 }
 
@@ -304,7 +222,7 @@ mod tests {
             (alert.least, alert.hold_s, alert.repeat_s, alert.mqtt),
             (MinimumSeverity::Warn, 300, 86_400, false)
         );
-        assert!(alert.problems().is_empty() && alert.connection().unwrap().tls.is_some());
+        assert!(alert.problems().is_empty());
         problems("[[alert]]\nname = 'a'\nmqtt = true", &[]);
         problems("[[alert]]\nname = 'a'", &[("[0].name", "has no receiver")]);
     }
@@ -341,16 +259,6 @@ mod tests {
             ],
         );
         problems("[[alert]]\nname = 'a'\nurl = 'http://127.0.0.1/x'\ntoken_file = 't'", &[]);
-    }
-
-    #[test]
-    fn the_secret_is_in_a_header_of_its_own_or_in_authorization() {
-        let header = |text: &str| read(&format!("[[alert]]\nname = 'a'\n{text}")).0[0].header().to_string();
-        assert_eq!(header(""), "authorization");
-        assert_eq!(header("token_header = 'X-Token'"), "x-token");
-        for wrong in ["Host", "a b", "content-length", ""] {
-            assert!(wrong.parse::<TokenHeader>().is_err(), "{wrong}");
-        }
     }
 
     #[test]

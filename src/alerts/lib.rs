@@ -1,10 +1,10 @@
 //! Alerts: tells people, by a webhook or over MQTT, what is wrong with this box and when it is right again.
 //!
 //! Files, in reading order:
-//! * `config.rs`, `address.rs` - `[[alert]]`
+//! * `config.rs` - `[[alert]]`
 //! * `tracker.rs` - what one receiver should know, and what it was told: pending, firing, resolved
 //! * `message.rs` - the message, in JSON
-//! * `receiver.rs`, `webhook.rs` - one receiver, and the way to it
+//! * `receiver.rs` - one receiver, and the way to it
 //! * `store.rs` - what receivers were told, in a file, for the next start
 //! * `alerts.rs` - all receivers, and the task that looks for findings
 //! * `http.rs`, `metrics.rs`, `doctor.rs` - the state of alerts, and test messages
@@ -23,7 +23,6 @@
 //! * The next try of a message that was not sent: `receiver.rs`
 #![forbid(unsafe_code)]
 
-mod address;
 pub mod alerts;
 pub mod config;
 mod doctor;
@@ -34,4 +33,3 @@ mod part;
 pub mod receiver;
 mod store;
 mod tracker;
-mod webhook;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::names::{AlertName, DeviceName};
+use ledge_egress::{Webhook, WebhookError};
 use ledge_part::check::Finding;
 use ledge_service::off_thread::blocking;
 use tokio::sync::Notify;
@@ -15,7 +16,6 @@ use tokio::sync::Notify;
 use crate::message::AlertMessage;
 use crate::store::{AlertStore, SentAlerts};
 use crate::tracker::{AlertTracker, NotificationKind, UndeliveredAlerts};
-use crate::webhook::{Webhook, WebhookError};
 
 /// The pause after the first failure. Each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -52,6 +52,25 @@ impl AlertTransport {
         match self {
             Self::Webhook(_) => "webhook",
             Self::Broker(_) => "mqtt",
+        }
+    }
+}
+
+/// The reason why a message did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub enum AlertSendError {
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
+    #[error("there is no connection to the broker")]
+    NoBroker,
+}
+
+impl AlertSendError {
+    /// The pause that the receiver asks for.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Webhook(error) => error.retry_after(),
+            Self::NoBroker => None,
         }
     }
 }
@@ -184,7 +203,7 @@ impl AlertReceiver {
     }
 
     /// Sends a message that says nothing but that it arrives.
-    pub async fn test(&self, device: &DeviceName) -> Result<(), WebhookError> {
+    pub async fn test(&self, device: &DeviceName) -> Result<(), AlertSendError> {
         self.send(&AlertMessage::test(device, &self.alert, clock::unix_millis())).await
     }
 
@@ -230,13 +249,13 @@ impl AlertReceiver {
         attempts.failures.take().then(|| attempts.end(None))
     }
 
-    async fn send(&self, message: &AlertMessage<'_>) -> Result<(), WebhookError> {
+    async fn send(&self, message: &AlertMessage<'_>) -> Result<(), AlertSendError> {
         let json = Bytes::from(message.json());
         let sent = match &self.way {
-            AlertTransport::Webhook(webhook) => webhook.send(json).await,
+            AlertTransport::Webhook(webhook) => webhook.send(json).await.map_err(AlertSendError::from),
             AlertTransport::Broker(broker) => {
                 let is_taken = broker.publish(&self.alert, json);
-                is_taken.then_some(()).ok_or(WebhookError::NoBroker)
+                is_taken.then_some(()).ok_or(AlertSendError::NoBroker)
             }
         };
         let mut error = self.error();

@@ -64,6 +64,8 @@ pub enum ActorKind {
     Mqtt,
     /// A camera that the box watches, by its name.
     Camera,
+    /// A folder that the box watches for documents, by its name.
+    Inbox,
     /// The box itself.
     Local,
     /// Several callers, too many to be recorded separately.
@@ -80,6 +82,7 @@ impl ActorKind {
             Self::Cert => "cert",
             Self::Mqtt => "mqtt",
             Self::Camera => "camera",
+            Self::Inbox => "inbox",
             Self::Local => "local",
             Self::Others => "others",
         }
@@ -96,6 +99,7 @@ impl Actor {
             Principal::Certificate(_) => ActorKind::Cert,
             Principal::Mqtt(_) => ActorKind::Mqtt,
             Principal::Camera(_) => ActorKind::Camera,
+            Principal::Inbox(_) => ActorKind::Inbox,
             Principal::Local => ActorKind::Local,
             Principal::Others => ActorKind::Others,
         };

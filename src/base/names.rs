@@ -126,6 +126,11 @@ name_type!(
     "alert name"
 );
 name_type!(
+    /// The name of an inbox: a topic level, a metric label and a part of file names.
+    InboxName,
+    "inbox name"
+);
+name_type!(
     /// The name of a zone within a camera's picture.
     ZoneName,
     "zone name"

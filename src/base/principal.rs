@@ -20,6 +20,8 @@ pub enum Principal {
     Mqtt(Arc<str>),
     /// A camera that this box watches by itself, by its name.
     Camera(Arc<str>),
+    /// A folder that this box watches for documents, by its name.
+    Inbox(Arc<str>),
     /// The daemon itself, or a command line on this box.
     Local,
     /// Several callers, when there are too many to count apart.
@@ -35,6 +37,7 @@ impl fmt::Display for Principal {
             Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
             Self::Camera(name) => write!(f, "camera:{name}"),
+            Self::Inbox(name) => write!(f, "inbox:{name}"),
             Self::Local => f.write_str("local"),
             Self::Others => f.write_str("others"),
         }

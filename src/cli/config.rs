@@ -1,13 +1,17 @@
 //! `ledge config`
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
+use std::path::Path;
 use std::str::FromStr;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use ledge_base::toml_check::ConfigMistake;
 use ledge_egress::ip_filter::{self, IpFilterRule};
+use ledge_inbox::config::InboxConfig;
 
 use super::{BadConfiguration, Exit, GlobalArgs, Output};
 use crate::config::{Config, ConfigCheckResult};
@@ -34,13 +38,14 @@ pub enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Write the network filter of the systemd unit for this configuration: a drop-in with IPAddressAllow= lines.
+    /// Write the openings of the systemd unit for this configuration: a drop-in with IPAddressAllow= and ReadWritePaths=
+    /// lines.
     ///
     /// By default the unit admits only this machine. The drop-in adds the destinations of [[egress.allow]] with the
     /// current addresses of their names, the name servers if there are names, and the networks of --clients, from which
     /// other machines may connect to the addresses of http.listen. systemd filters by address, not by port: the
-    /// allow-list still decides what is sent where. Write the drop-in again when the configuration or an address
-    /// changes.
+    /// allow-list still decides what is sent where. The folders of [[inbox]] become writable for the service. Write the
+    /// drop-in again when the configuration or an address changes.
     SystemdDropIn {
         /// A network from which other machines may connect, such as 192.168.1.0/24 or 2001:db8::/32; any is every
         /// address. Can be repeated. Required when http.listen has an address that other machines can reach.
@@ -192,7 +197,42 @@ fn drop_in(config: &Config, clients: &[ClientNetwork], resolver: &str) -> anyhow
     if open.is_empty() && passed.is_empty() {
         lines.push("# The configuration needs no address beyond this machine.".to_owned());
     }
+    lines.extend(inbox_lines(config)?);
     Ok(lines.join("\n") + "\n")
+}
+
+/// The folders of homes, which the unit hides.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// The folders of which each unit has its own.
+const PRIVATE_FOLDERS: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// The lines that open the folders of inboxes. The service starts without a folder that is not there, such as that of a
+/// share that cannot be mounted.
+fn inbox_lines(config: &Config) -> anyhow::Result<Vec<String>> {
+    let folders: BTreeSet<_> = config.inbox.iter().flat_map(InboxConfig::written_folders).collect();
+    let is_in = |folder: &Path, parents: &[&str]| parents.iter().any(|parent| folder.starts_with(parent));
+    let mut lines = Vec::new();
+    if !folders.is_empty() {
+        lines.push("# Folders of [[inbox]]".to_owned());
+    }
+    if folders.iter().any(|folder| is_in(folder, &HOMES)) {
+        lines.push("ProtectHome=tmpfs".to_owned());
+    }
+    for folder in folders {
+        let shown = folder.display();
+        anyhow::ensure!(
+            !is_in(folder, &PRIVATE_FOLDERS),
+            "{shown}: the service has a {} of its own, so nobody else could put a file there: watch another folder",
+            if is_in(folder, &["/var/tmp"]) { "/var/tmp" } else { "/tmp" }
+        );
+        let text = folder.to_str().filter(|text| !text.contains(|c: char| c.is_control() || "\"\\:".contains(c)));
+        let text = text.with_context(|| format!("{shown}: a unit cannot name this folder"))?;
+        let key = if is_in(folder, &HOMES) { "BindPaths" } else { "ReadWritePaths" };
+        let text = text.replace('%', "%%");
+        lines.push(format!("{key}=\"-{text}\""));
+    }
+    Ok(lines)
 }
 
 #[cfg(test)]

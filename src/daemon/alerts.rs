@@ -37,7 +37,7 @@ impl AlertPublisher for AlertsToBroker {
         // A name is a valid topic level.
         let Ok(topic) = self.topic(alert).parse() else { return false };
         let (content, content_type) = (EgressContent::Alert, Some("application/json"));
-        let publication = OutgoingPublication { topic, payload, retain: false, content, content_type };
+        let publication = OutgoingPublication { topic, payload, retain: false, content, content_type, receipt: None };
         self.publisher.is_connected() && self.publisher.publish(publication)
     }
 }

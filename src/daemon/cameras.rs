@@ -44,8 +44,14 @@ impl CameraPublisher for CamerasToBroker {
         };
         match topic.parse() {
             Ok(topic) => {
-                let has_room =
-                    self.publisher.publish(OutgoingPublication { topic, payload, retain, content, content_type });
+                let has_room = self.publisher.publish(OutgoingPublication {
+                    topic,
+                    payload,
+                    retain,
+                    content,
+                    content_type,
+                    receipt: None,
+                });
                 let mut limiter = self.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
                 if !has_room && let Some(suppressed) = limiter.take(("dropped", 0), Instant::now()) {
                     let dropped = self.publisher.dropped();

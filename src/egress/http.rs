@@ -1,11 +1,11 @@
 //! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the clients
-//! of the audit log ([`AuditClient`]) and of alerts ([`AlertClient`]) send a body, and only those of cameras
-//! ([`SnapshotClient`]) and of alerts log in.
+//! of the audit log ([`AuditClient`]) and of webhooks ([`WebhookClient`]) send a body, and only those of cameras
+//! ([`SnapshotClient`]) and of webhooks log in.
 
-mod alert;
 mod answer;
 mod snapshot;
 mod upload;
+mod webhook;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -29,10 +29,10 @@ use super::channel::EgressRoute;
 use super::policy::EgressContent;
 use super::{Egress, EgressError, EgressPurpose, TlsClientSettings};
 
-pub use alert::AlertClient;
 pub use answer::HttpAnswer;
 pub use snapshot::{SnapshotClient, SnapshotResponse};
 pub use upload::AuditClient;
+pub use webhook::WebhookClient;
 
 /// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -159,16 +159,16 @@ pub const SNAPSHOT_HEADERS: [(&str, &str); 5] = [
     ("authorization", "the login of the camera, if one is configured: for digest a hash, for basic the password"),
 ];
 
-/// The headers of an alert, and their values.
-pub const ALERT_HEADERS: [(&str, &str); 6] = [
-    ("path", "the path of alert.url, with its query"),
-    ("host", "the host of alert.url"),
+/// The headers of a message to a webhook, and their values.
+pub const WEBHOOK_HEADERS: [(&str, &str); 6] = [
+    ("path", "the path of the webhook's url, with its query"),
+    ("host", "the host of the webhook's url"),
     ("user-agent", "ledge"),
     ("accept", "*/*"),
     ("content-type", "application/json"),
     (
         "authorization",
-        "the secret of alert.token_file, if one is configured; in another header with alert.token_header",
+        "the secret of the webhook's token_file, if one is configured; in another header with its token_header",
     ),
 ];
 

@@ -12,7 +12,8 @@
 //!   configuration; `files.rs` reads certificates and keys
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `answer.rs` is a whole answer, `upload.rs` sends the audit
-//!   log and nothing else, `alert.rs` an alert, `snapshot.rs` gets a picture of a camera
+//!   log and nothing else, `webhook.rs` a JSON document, `snapshot.rs` gets a picture of a camera
+//! * `webhook.rs`, `webhook/` - a webhook as the configuration has it, and messages to it
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
 //! * `stored_counts.rs` - the same since the installation, in one file
@@ -26,7 +27,7 @@
 //! * Bytes leave only through `EgressWriter::put`, under an `EgressContent`. The allow-list permits contents for each
 //!   destination, and all are counted.
 //! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only
-//!   the clients of cameras and of alerts log in.
+//!   the clients of cameras and of webhooks log in.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
 //! * No connection waits for the file of `stored_counts.rs`.
 //!
@@ -51,6 +52,7 @@ mod tls;
 mod tls_files;
 mod tunnel;
 mod web_address;
+mod webhook;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,12 +73,11 @@ use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError, DaemonDownload};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
-pub use http::{ALERT_HEADERS, AlertClient};
 pub use http::{AuditClient, HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS};
-pub use http::{SNAPSHOT_HEADERS, SnapshotClient, SnapshotResponse};
+pub use http::{SNAPSHOT_HEADERS, SnapshotClient, SnapshotResponse, WEBHOOK_HEADERS, WebhookClient};
 pub use link::{EgressReader, EgressWriteError, EgressWriter};
 pub use message_stream::AuditRecordStream;
-pub use policy::{AllowedDestination, EgressConfig, EgressContent, EgressGrant};
+pub use policy::{AllowedDestination, EgressConfig, EgressContent, EgressGrant, everything_unnamed};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use stored_counts::fuzz_egress_counts;
 pub use stored_counts::{DestinationCounts, EgressCounts, EgressCountsError, EgressCountsKeeper};
@@ -87,6 +88,9 @@ pub use tls_files::TlsClientFiles;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
+pub use webhook::{
+    InvalidTokenHeader, InvalidWebhookUrl, TokenHeader, Webhook, WebhookConfig, WebhookError, WebhookUrl,
+};
 
 /// Limit for the DNS lookup, the TCP connection and the TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,6 +109,8 @@ pub enum EgressPurpose {
     Audit,
     /// Webhooks of `[[alert]]`.
     Alert,
+    /// Webhooks of `[[inbox]]`.
+    Document,
     /// A live copy of the audit log, by its name.
     LiveCopy(&'static str),
 }
@@ -113,7 +119,10 @@ impl EgressPurpose {
     /// Every purpose, where there are live copies of these names.
     pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
         let live_copies = live_copies.into_iter().map(Self::LiveCopy);
-        [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Audit].into_iter().chain(live_copies).collect()
+        [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Document, Self::Audit]
+            .into_iter()
+            .chain(live_copies)
+            .collect()
     }
 
     /// The contents that a connection of this purpose may carry, regardless of what the allow-list permits its
@@ -128,9 +137,11 @@ impl EgressPurpose {
                 EgressContent::Call,
                 EgressContent::Picture,
                 EgressContent::Alert,
+                EgressContent::Document,
             ],
             Self::Updates | Self::Camera => &[EgressContent::Protocol, EgressContent::Request],
             Self::Alert => &[EgressContent::Protocol, EgressContent::Alert],
+            Self::Document => &[EgressContent::Protocol, EgressContent::Document],
             Self::Audit | Self::LiveCopy(_) => &[EgressContent::Protocol, EgressContent::Audit],
         }
     }
@@ -147,6 +158,7 @@ impl EgressPurpose {
             Self::Updates => "updates",
             Self::Camera => "camera",
             Self::Alert => "alerts",
+            Self::Document => "documents",
             Self::Audit => "audit",
             Self::LiveCopy(name) => name,
         }

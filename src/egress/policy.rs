@@ -42,11 +42,14 @@ pub enum EgressContent {
     /// The findings about this box, for the receivers of `[[alert]]`.
     #[serde(rename = "alerts")]
     Alert,
+    /// Fields and text of the documents of `[[inbox]]`. Only an entry that names it permits it.
+    #[serde(rename = "documents")]
+    Document,
 }
 
 impl EgressContent {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Protocol,
         Self::Answer,
         Self::Presence,
@@ -56,6 +59,7 @@ impl EgressContent {
         Self::Audit,
         Self::Picture,
         Self::Alert,
+        Self::Document,
     ];
 
     /// The name in the configuration and the metrics.
@@ -70,6 +74,7 @@ impl EgressContent {
             Self::Audit => "audit",
             Self::Picture => "pictures",
             Self::Alert => "alerts",
+            Self::Document => "documents",
         }
     }
 }
@@ -96,12 +101,14 @@ pub struct AllowedDestination {
     pub host: HostPort,
     pub region: RegionName,
     /// The contents that may be sent there, besides the protocol itself.
-    #[serde(default = "everything")]
+    #[serde(default = "everything_unnamed")]
     pub send: Vec<EgressContent>,
 }
 
-fn everything() -> Vec<EgressContent> {
-    EgressContent::ALL.into_iter().filter(|content| *content != EgressContent::Protocol).collect()
+/// The contents that a destination may get for which none are named: all but the text of documents.
+pub fn everything_unnamed() -> Vec<EgressContent> {
+    let is_named_only = |content: &EgressContent| matches!(content, EgressContent::Protocol | EgressContent::Document);
+    EgressContent::ALL.into_iter().filter(|content| !is_named_only(content)).collect()
 }
 
 /// The permission to send to a destination.
@@ -179,7 +186,7 @@ impl EgressConfig {
             return Ok(EgressGrant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
         }
         if to.host.is_loopback() {
-            return Ok(EgressGrant { region: LOCAL_REGION.to_owned(), send: everything() });
+            return Ok(EgressGrant { region: LOCAL_REGION.to_owned(), send: everything_unnamed() });
         }
         let regions = match self.residency.as_slice() {
             [] => "a word for where it is, such as eu or lan".to_owned(),
@@ -216,19 +223,19 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = EgressContent::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
     }
 
     #[test]
-    fn an_entry_without_send_permits_everything_and_an_empty_one_the_protocol_alone() {
+    fn an_entry_without_send_permits_everything_but_documents_and_an_empty_one_the_protocol_alone() {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| EgressContent::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), [true; 9]);
-        assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false, false, false]);
+        assert_eq!(permitted("a:1"), EgressContent::ALL.map(|content| content != EgressContent::Document));
+        assert_eq!(permitted("b:1"), EgressContent::ALL.map(|content| content == EgressContent::Protocol));
     }
 
     #[test]
@@ -237,6 +244,7 @@ mod tests {
         for local in ["127.0.0.1:1883", "127.1.2.3:8883", "[::1]:1", "localhost:1"] {
             let granted = grant(&config, local).unwrap();
             assert!(granted.region == LOCAL_REGION && granted.permits(EgressContent::Answer), "{local}");
+            assert!(!granted.permits(EgressContent::Document), "{local}");
         }
         let tunnel = grant(&config, "127.0.0.1:8883").unwrap();
         assert!(tunnel.region == "eu" && !tunnel.permits(EgressContent::Answer));
@@ -301,15 +309,18 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`, `documents`",
         ];
         assert_eq!(found, expected);
     }
 
     #[test]
     fn what_is_written_is_what_the_metrics_say() {
-        let entry =
-            AllowedDestination { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
+        let entry = AllowedDestination {
+            host: "a:1".parse().unwrap(),
+            region: "eu".parse().unwrap(),
+            send: everything_unnamed(),
+        };
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,

@@ -7,7 +7,8 @@ use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
 use ledge_cameras::messages::{CameraEvent, CameraObjectCounts, CameraStatus};
-use ledge_egress::{ALERT_HEADERS, EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS};
+use ledge_egress::{EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS, WEBHOOK_HEADERS};
+use ledge_inbox::message::InboxMessage;
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -47,6 +48,10 @@ pub fn what(content: EgressContent) -> &'static str {
             "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
         }
         EgressContent::Alert => "what is wrong with this box, for the webhooks and the broker of [[alert]]",
+        EgressContent::Document => {
+            "fields and text of the documents of [[inbox]], for its webhook and the broker, where an entry of \
+             egress.allow names them"
+        }
         EgressContent::Picture => {
             "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
         }
@@ -113,7 +118,11 @@ pub fn messages(content: EgressContent) -> Vec<EgressMessageForm> {
         EgressContent::Audit => audit_messages(&AuditConfig::default()),
         EgressContent::Alert => vec![
             typed("an alert (JSON)", alert_message::schema()),
-            constant("the request that carries it (HTTP POST)", &ALERT_HEADERS),
+            constant("the request that carries it (HTTP POST)", &WEBHOOK_HEADERS),
+        ],
+        EgressContent::Document => vec![
+            typed("a message about a document (JSON)", schemars::schema_for!(InboxMessage<'static>)),
+            constant("the request that carries it to a webhook (HTTP POST)", &WEBHOOK_HEADERS),
         ],
         EgressContent::Picture => {
             vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]

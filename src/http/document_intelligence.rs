@@ -9,7 +9,7 @@ pub mod config;
 mod operations;
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Extension;
 use axum::body::Body;
@@ -22,16 +22,14 @@ use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_identity::access::CallerAccess;
-use ledge_models::serving::request::{InferRequest, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
 use ledge_part::reply::json_bytes;
 use ledge_part::route::PathParts;
-use ledge_protocol::call::log_answered;
+use ledge_protocol::document_call::{DocumentCall, read_document};
 use ledge_protocol::document_intelligence::{
     AnalyzeOptions, AnalyzeRequestBody, DocumentModel, failed_operation, loaded_pages, running_operation,
     succeeded_operation,
@@ -66,9 +64,6 @@ const OPERATION_BYTES_PER_BYTE: usize = 4;
 
 /// The longest host name that an error repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
-
-/// The longest time that an analysis waits for a place in the queue of the model.
-const QUEUE_WAIT_MAX: Duration = Duration::from_mins(5);
 
 /// True for a path of this interface, also one without a route.
 pub(super) fn is_below(path: &str) -> bool {
@@ -230,7 +225,7 @@ impl AnalysisTask {
 
     async fn outcome(&self) -> Result<OperationOutcome, ApiError> {
         let Document { bytes, account } = &self.document;
-        let answer = read_document(&self.app, bytes, account, self.headers, &self.principal).await?;
+        let answer = read(&self.app, bytes, account, self.headers, &self.principal).await?;
         let pdf = if self.options.wants_pdf {
             Some(searchable_pdf(bytes.clone(), answer.get(), account.clone(), self.headers.deadline).await?)
         } else {
@@ -248,38 +243,17 @@ impl AnalysisTask {
     }
 }
 
-/// The reader's answer to a document. A call that finds no place in the queue waits for one: its caller has no other way
-/// to learn of it than to ask again and again.
-async fn read_document(
+/// The reader's answer to a document.
+async fn read(
     app: &App,
     document: &Bytes,
     account: &MemoryAccount,
     CallHeaders { priority, deadline }: CallHeaders,
     principal: &Principal,
 ) -> Result<Box<RawValue>, ApiError> {
-    let (model, arrived) = (&app.documents().model, Instant::now());
-    let until = deadline.unwrap_or_else(|| arrived + QUEUE_WAIT_MAX);
-    let answered = loop {
-        let request = InferRequest {
-            payload: Payload::Content(CallContent::Document(document.clone()), ResultForm::Json),
-            deadline,
-            priority,
-            account: account.clone(),
-        };
-        let answered = app.serving().pin_and_infer(model, request, principal).await.map_err(ApiError::from);
-        match answered {
-            Err(ApiError { retry_after_s: Some(seconds), .. }) if Instant::now() < until => {
-                tokio::time::sleep(Duration::from_secs(seconds)).await;
-            }
-            answered => break answered,
-        }
-    };
-    let told = answered.as_ref().map(|(answer, _)| answer.version);
-    log_answered(model, arrived, None, principal, told);
-    answered?.0.result.map(|result| result.json).ok_or_else(|| {
-        let message = format!("the model '{model}' reads no documents: set documents.model to one that does");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-    })
+    let model = &app.documents().model;
+    let call = DocumentCall { model, document, account, priority, deadline, principal };
+    Ok(read_document(app.serving(), call).await?.document)
 }
 
 /// `GET /documentintelligence/documentModels/{document_model}/analyzeResults/{result}`.
@@ -343,7 +317,7 @@ pub async fn process(
         }
     };
     let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await?;
-    let answer = read_document(&app, &bytes, &account, headers, &principal).await?;
+    let answer = read(&app, &bytes, &account, headers, &principal).await?;
     let mut memory = account.take(2 * answer.get().len()).map_err(ApiError::from)?;
     let written = off_thread(&account, move || {
         let body = loaded_pages(answer.get())?;

@@ -106,7 +106,7 @@ impl Role {
         match self {
             Self::Viewer => {
                 "see models, their index, configuration and statistics, `/metrics`, what is declared of features, \
-                 the state of features, updates, alerts and the audit log, what left the box, the catalogue, the figures and \
+                 the state of features, updates, alerts, inboxes and the audit log, what left the box, the catalogue, the figures and \
                  findings of the console, and what cameras count"
             }
             Self::Infer => "ask models, see those models, read features",

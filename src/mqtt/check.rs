@@ -497,7 +497,7 @@ impl CheckConnection {
         broker: &ConnAck,
     ) -> Result<ProbePublishResult, BrokerCheckError> {
         let message = MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
-        self.session.publish(OutboundMessage { message, content: EgressContent::Answer, settles: None });
+        self.session.publish(OutboundMessage { message, content: EgressContent::Answer, settles: None, receipt: None });
         let taken = if broker.maximum_qos == Qos::AtMostOnce {
             self.send().await.map(|()| None)
         } else {

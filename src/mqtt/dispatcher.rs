@@ -23,6 +23,7 @@ use super::answer::{self, AnswerDestination};
 use super::bindings::{Binding, Bindings};
 use super::check;
 use super::client::packet::{ConnAck, IncomingPacket, MqttMessage, OutgoingPacket, Qos, ReasonCode, ReceivedMessage};
+use super::client::receipt::PublicationReceipt;
 use super::client::session::{MqttSession, NextPacket, OutboundMessage, PendingDelivery, SessionEvent};
 use super::config::MqttConfig;
 use super::held_bytes::{HeldBytes, HeldBytesGuard};
@@ -299,7 +300,17 @@ impl Dispatcher {
 
     /// Publishes a message of this box about itself. A retained one replaces an earlier one that has not been sent.
     pub fn publish(&mut self, message: MqttMessage, content: EgressContent) {
-        let outbound = OutboundMessage { message, content, settles: None };
+        self.publish_with_receipt(message, content, None);
+    }
+
+    /// The same for a message whose part waits to hear what became of it.
+    pub fn publish_with_receipt(
+        &mut self,
+        message: MqttMessage,
+        content: EgressContent,
+        receipt: Option<PublicationReceipt>,
+    ) {
+        let outbound = OutboundMessage { message, content, settles: None, receipt };
         if outbound.message.retain {
             self.session.publish_latest(outbound);
         } else {
@@ -572,7 +583,12 @@ impl Dispatcher {
         if let Some(status) = answer::status(&message) {
             self.statistics.answered(status);
         }
-        self.session.publish(OutboundMessage { message, content: EgressContent::Answer, settles: delivery });
+        self.session.publish(OutboundMessage {
+            message,
+            content: EgressContent::Answer,
+            settles: delivery,
+            receipt: None,
+        });
     }
 
     /// Returns `true` if an error may be published in place of an answer: a binding may reserve its topic for results.
@@ -591,13 +607,14 @@ impl Dispatcher {
         loop {
             match self.session.next(&size)? {
                 NextPacket::Send(content, packet) => return Some((content, packet)),
-                NextPacket::TooLarge(OutboundMessage { mut message, content, settles }) => {
+                NextPacket::TooLarge(OutboundMessage { mut message, content, settles, receipt }) => {
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker accepts no packet of that size");
+                    receipt.inspect(|receipt| receipt.settle(Err("it is larger than the broker accepts".to_owned())));
                     if self.takes_errors(&message.topic)
                         && answer::replace(&mut message, &ApiError::with_code(413, text))
                     {
-                        self.session.publish(OutboundMessage { message, content, settles });
+                        self.session.publish(OutboundMessage { message, content, settles, receipt: None });
                         continue;
                     }
                     self.log_too_large(message.topic, bytes, content, now);

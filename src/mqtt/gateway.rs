@@ -398,9 +398,9 @@ impl SessionTask {
     /// Publishes messages of other parts, as many as there is room for.
     fn publish(&self, dispatcher: &mut Dispatcher) {
         while dispatcher.takes_publications()
-            && let Some((message, content)) = self.gateway.publisher.next()
+            && let Some((message, content, receipt)) = self.gateway.publisher.next()
         {
-            dispatcher.publish(message, content);
+            dispatcher.publish_with_receipt(message, content, receipt);
         }
     }
 

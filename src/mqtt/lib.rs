@@ -5,6 +5,7 @@
 //!   * `packet.rs` - packets and properties, the same for MQTT 5 and 3.1.1
 //!   * `codec.rs`, `codec/` - packets to bytes and back, through rumqttc
 //!   * `framing.rs`, `framing/` - splits the stream into packets in bounded memory
+//!   * `receipt.rs` - the end of a published message, for the part that published it
 //!   * `session.rs`, `session/` - packet ids, resending, acknowledgements in order
 //!   * `connection.rs` - one connection through `egress`, from CONNECT to its end
 //!   * `fuzz.rs` - properties that hold for any bytes from a broker

@@ -13,6 +13,7 @@ use ledge_egress::EgressContent;
 use tokio::sync::{Notify, mpsc};
 
 use crate::client::packet::{MessageProperties, MqttMessage, Qos};
+pub use crate::client::receipt::PublicationReceipt;
 use crate::topics::{TopicFilter, TopicName};
 
 /// The most messages that are not retained and wait for the broker.
@@ -37,6 +38,8 @@ pub struct OutgoingPublication {
     /// The kind of content, for the egress policy.
     pub content: EgressContent,
     pub content_type: Option<&'static str>,
+    /// Settled once the broker has acknowledged the message or refused it, and dropped with it.
+    pub receipt: Option<PublicationReceipt>,
 }
 
 /// A topic that another part subscribes to: its messages are passed on while there is room.
@@ -117,12 +120,12 @@ impl Publisher {
     }
 
     /// The next message that is due.
-    pub fn next(&self) -> Option<(MqttMessage, EgressContent)> {
+    pub fn next(&self) -> Option<(MqttMessage, EgressContent, Option<PublicationReceipt>)> {
         let publication = self.0.lock().next()?;
-        let OutgoingPublication { topic, payload, retain, content, content_type } = publication;
+        let OutgoingPublication { topic, payload, retain, content, content_type, receipt } = publication;
         let properties =
             MessageProperties { content_type: content_type.map(str::to_owned), ..MessageProperties::default() };
-        Some((MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain, properties }, content))
+        Some((MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain, properties }, content, receipt))
     }
 
     /// Waits until a message may be due. May be dropped at any time.
@@ -221,11 +224,12 @@ mod tests {
             retain,
             content: EgressContent::Answer,
             content_type: None,
+            receipt: None,
         }
     }
 
     fn drain(publisher: &Publisher) -> Vec<(String, String)> {
-        let next = || publisher.next().map(|(message, _)| message);
+        let next = || publisher.next().map(|(message, ..)| message);
         let text = |message: MqttMessage| {
             (message.topic.as_str().to_owned(), String::from_utf8_lossy(&message.payload).into_owned())
         };

@@ -21,6 +21,7 @@
 //! * `row_answers.rs` - the answers to them as CSV or lines of JSON
 //! * `call.rs` - one inference call, from its bytes to the bytes of its answer
 //! * `annotated.rs` - a call that is answered with its photograph, annotated
+//! * `document_call.rs` - a document for a caller that waits elsewhere for its answer
 //! * `searchable.rs` - a call that is answered with its document, with a text layer
 //! * `deepstack.rs`, `deepstack/` - the interface that software for cameras calls
 //! * `openai.rs` - OpenAI's form of embeddings, and of lists of models
@@ -47,6 +48,7 @@ pub mod content;
 pub mod csv_rows;
 pub mod decode;
 pub mod deepstack;
+pub mod document_call;
 pub mod document_intelligence;
 pub mod encode;
 pub mod error;

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use std::thread::available_parallelism;
 
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// The most idle callers that are kept.
 const IDLE_CALLERS_MAX: usize = 64;
@@ -34,7 +35,47 @@ pub async fn off_thread<T: Send + 'static>(account: &MemoryAccount, work: impl F
 
 /// Runs `work` to its end on a thread of the blocking pool and returns its result. A panic in it continues here.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
+}
+
+/// A thread of its own for work on one state, such as the files of a share that may hang: the blocking pool, which all
+/// share, would run out of threads. The thread ends with the last clone.
+#[derive(Debug)]
+pub struct WorkThread<S>(mpsc::Sender<WorkItem<S>>);
+
+type WorkItem<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+impl<S> Clone for WorkThread<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Send + 'static> WorkThread<S> {
+    /// Starts the thread.
+    pub fn spawn(name: &str, mut state: S) -> io::Result<Self> {
+        let (sender, work) = mpsc::channel::<WorkItem<S>>();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            for work in work {
+                work(&mut state);
+            }
+        })?;
+        Ok(Self(sender))
+    }
+
+    /// Runs `work` after what was passed before, and returns its result. A panic in it continues here.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce(&mut S) -> T + Send + 'static) -> T {
+        let (sender, result) = oneshot::channel();
+        // Sending fails only without the thread, which lives as long as this sender.
+        let _ = self.0.send(Box::new(move |state| {
+            // Nobody may wait any more.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(|| work(state))));
+        }));
+        match result.await {
+            Ok(result) => result.unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => std::future::pending().await,
+        }
+    }
 }
 
 /// Runs a future to its end on this thread, which has no runtime: for command lines.
@@ -115,6 +156,15 @@ mod tests {
         go.send(()).unwrap();
         has_gone.recv().unwrap();
         assert_eq!(memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_thread_of_its_own_keeps_its_state_and_survives_a_panic() {
+        let thread = WorkThread::spawn("test", 1).unwrap();
+        assert_eq!(thread.run(|state| std::mem::replace(state, 2)).await, 1);
+        let panicked = std::panic::AssertUnwindSafe(thread.run(|_| panic!("on purpose"))).catch_unwind().await;
+        assert!(panicked.is_err());
+        assert_eq!(thread.clone().run(|state| *state).await, 2);
     }
 
     #[tokio::test]

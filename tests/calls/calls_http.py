@@ -78,6 +78,7 @@ GET /cameras/events
 GET /cameras/{camera}/picture
 GET /egress
 GET /alerts
+GET /inboxes
 POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json

@@ -159,6 +159,7 @@ pub const CALLS: &[Call] = &[
     post("/keys/{key}/revoke", nothing).status(404).path("/keys/nobody/revoke"),
     get("/egress"),
     get("/alerts"),
+    get("/inboxes"),
     // No alert has this name.
     post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
     get("/metrics"),

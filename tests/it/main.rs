@@ -64,6 +64,7 @@ mod golden;
 mod grpc;
 mod grpc_client;
 mod http;
+mod inbox;
 mod isolation;
 mod isolation_faults;
 mod keys_http;

@@ -67,6 +67,7 @@ mod hindered;
 #[path = "../it/hook_server.rs"]
 mod hook_server;
 mod hostile;
+mod inbox;
 mod interrupted;
 mod isolation_faults;
 mod machine;

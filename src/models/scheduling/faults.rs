@@ -221,7 +221,11 @@ fn count<K: Hash + Eq + Clone>(table: &mut HashMap<K, FaultCount>, key: &K, now:
 /// which others have too.
 fn is_told_apart(principal: &Principal) -> bool {
     match principal {
-        Principal::User(_) | Principal::Key(_) | Principal::Certificate(_) | Principal::Camera(_) => true,
+        Principal::User(_)
+        | Principal::Key(_)
+        | Principal::Certificate(_)
+        | Principal::Camera(_)
+        | Principal::Inbox(_) => true,
         Principal::Peer(_) | Principal::Mqtt(_) | Principal::Local | Principal::Others => false,
     }
 }

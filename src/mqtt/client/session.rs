@@ -11,6 +11,7 @@ use super::codec::PACKET_MAX_BYTES;
 use super::packet::{
     ConnAck, IncomingPacket, MqttMessage, OutgoingPacket, PacketId, Qos, ReasonCode, ReceivedMessage, Subscription,
 };
+use super::receipt::PublicationReceipt;
 use crate::topics::TopicFilter;
 
 /// The most QoS 1 messages that wait for their acknowledgement, even if a broker accepts more.
@@ -34,9 +35,17 @@ pub struct OutboundMessage {
     pub content: EgressContent,
     /// The delivery that it answers: settled when the broker has acknowledged this message.
     pub settles: Option<PendingDelivery>,
+    /// Tells the part that published it what became of it.
+    pub receipt: Option<PublicationReceipt>,
 }
 
 impl OutboundMessage {
+    fn end(&self, result: Result<(), &str>) {
+        if let Some(receipt) = &self.receipt {
+            receipt.settle(result.map_err(str::to_owned));
+        }
+    }
+
     fn bytes(&self) -> usize {
         let properties = &self.message.properties;
         let texts: usize = properties.user.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -337,7 +346,12 @@ impl MqttSession {
         if let Some(delivery) = outbound.settles {
             self.settle(delivery, if reason.is_failure() { reason } else { ReasonCode::SUCCESS });
         }
-        if reason.is_failure() { SessionEvent::Refused(outbound, reason) } else { SessionEvent::None }
+        if reason.is_failure() {
+            outbound.end(Err(&format!("the broker refuses it: {reason}")));
+            return SessionEvent::Refused(outbound, reason);
+        }
+        outbound.end(Ok(()));
+        SessionEvent::None
     }
 
     /// The next packet; `None` without one that the broker accepts now. `size` measures a packet.
@@ -348,12 +362,14 @@ impl MqttSession {
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
-            let OutboundMessage { message, content, settles } = outbound;
+            let OutboundMessage { message, content, settles, receipt } = outbound;
             let packet = publish(message, None, false, limits);
             if !limits.fits(&packet, size) {
                 let OutgoingPacket::Publish { message, .. } = packet else { return None };
-                return Some(NextPacket::TooLarge(OutboundMessage { message, content, settles }));
+                return Some(NextPacket::TooLarge(OutboundMessage { message, content, settles, receipt }));
             }
+            // Nothing more will be known of it.
+            receipt.inspect(|receipt| receipt.settle(Ok(())));
             if let Some(delivery) = settles {
                 self.settle(delivery, ReasonCode::SUCCESS);
             }

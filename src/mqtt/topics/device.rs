@@ -67,6 +67,11 @@ impl DeviceTopics {
         self.own("alerts")
     }
 
+    /// The beginning of the topics of this box's documents: the name of the inbox follows.
+    pub fn documents(&self) -> TopicName {
+        self.own("documents")
+    }
+
     /// The topic of the platform's hints; `None` where no platform manages this box.
     pub fn desired(&self) -> Option<TopicFilter> {
         self.has_platform.then(|| TopicFilter::valid(self.own("desired").as_str()))

@@ -65,7 +65,7 @@ impl Dialogue {
         self.number = self.number.wrapping_add(1);
         message.properties.response_topic = Some(self.answers.as_str().to_owned());
         message.properties.correlation_data = Some(Bytes::copy_from_slice(&self.number.to_be_bytes()));
-        self.session.publish(OutboundMessage { message, content: EgressContent::Call, settles: None });
+        self.session.publish(OutboundMessage { message, content: EgressContent::Call, settles: None, receipt: None });
     }
 
     /// The next packet to send. `size` measures a packet.

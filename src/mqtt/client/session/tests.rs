@@ -17,7 +17,7 @@ fn message(payload: &str, qos: Qos) -> MqttMessage {
 }
 
 fn outbound(payload: &str, qos: Qos, settles: Option<PendingDelivery>) -> OutboundMessage {
-    OutboundMessage { message: message(payload, qos), content: EgressContent::Answer, settles }
+    OutboundMessage { message: message(payload, qos), content: EgressContent::Answer, settles, receipt: None }
 }
 
 fn received(id: u16, duplicate: bool) -> IncomingPacket {

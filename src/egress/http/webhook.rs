@@ -1,4 +1,4 @@
-//! Alerts to a web server: one JSON document at a time.
+//! Messages to a webhook: one JSON document at a time.
 
 use std::time::Duration;
 
@@ -14,14 +14,19 @@ use crate::{Egress, EgressPurpose};
 /// The most bytes of an answer that are read, so that its connection can be used again. Its body means nothing here.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 
-/// Sends alerts to one server. Clones share the idle connections.
+/// Sends documents of one kind of content to one server. Clones share the idle connections.
 #[derive(Debug, Clone)]
-pub struct AlertClient(HttpClient);
+pub struct WebhookClient(HttpClient);
 
-impl AlertClient {
+impl WebhookClient {
     /// A client for one server, which has `reply_timeout` for each step. Nothing is connected yet.
-    pub fn new(egress: Egress, settings: HttpClientSettings, reply_timeout: Duration) -> Self {
-        Self(HttpClient::with(egress, settings, EgressPurpose::Alert, EgressContent::Alert, reply_timeout))
+    pub fn new(
+        egress: Egress,
+        settings: HttpClientSettings,
+        (purpose, content): (EgressPurpose, EgressContent),
+        reply_timeout: Duration,
+    ) -> Self {
+        Self(HttpClient::with(egress, settings, purpose, content, reply_timeout))
     }
 
     /// Posts `document` to `path`, already percent-encoded. `login` is the name and the value of a header. When an idle

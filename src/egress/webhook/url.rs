@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use ledge_base::toml_check::from_text;
-use ledge_egress::{HostPort, WebAddress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
+
+use crate::{HostPort, WebAddress};
 
 /// Stands for a path. An address never has these characters, so the shown text is not mistaken for one.
 const HIDDEN: &str = "<hidden>";
@@ -34,7 +35,7 @@ pub enum InvalidWebhookUrl {
 
 impl WebhookUrl {
     /// The whole address, which may have a secret.
-    pub(crate) fn whole(&self) -> Zeroizing<String> {
+    pub fn whole(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{}://{}{}", self.scheme(), self.at, self.path))
     }
 

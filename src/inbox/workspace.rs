@@ -1,0 +1,421 @@
+//! The files of one inbox: files to claim, claimed files, their results, and messages that were not delivered yet.
+//!
+//! In the watched folder, `.ledge/DEVICE` belongs to one box. A file is claimed by a rename into `claimed/ID` there,
+//! which only one box can do. From then on every step can be done again: the names of results follow from the id, a row
+//! of CSV is looked for before it is added, and messages have the id. The last step moves the original away. So a
+//! process that was killed at any point goes on with the files in `claimed`, and no file is lost or read twice.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ledge_base::clock;
+use ledge_base::names::DeviceName;
+
+use crate::claim::{Claim, ClaimId};
+use crate::config::{InboxConfig, own_folder};
+use crate::folder::{FileStamp, FolderFile, FolderIdentity, OpenFolder};
+use crate::table;
+use crate::watch::StillFiles;
+
+/// The folder of all boxes in the watched one.
+const OWN_FOLDER: &str = ".ledge";
+
+/// The file that is locked while this box uses its folder.
+const LOCK_FILE: &str = "lock";
+
+/// The most messages to one receiver that wait. Then no more files are claimed.
+pub const UNDELIVERED_MAX: usize = 10_000;
+
+/// The most CSV files of one month, each with other columns.
+const TABLES_MAX: usize = 100;
+
+/// The longest message, in bytes, far more than any has.
+const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+
+/// The time after which a claimed file of another box counts as left, and the time between two looks for those.
+const LEFT_AFTER_MS: u64 = 3_600_000;
+const LEFT_CLAIMS_INTERVAL: Duration = Duration::from_mins(1);
+
+/// A way to a receiver of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeliveryWay {
+    Webhook,
+    Mqtt,
+}
+
+impl DeliveryWay {
+    /// The name of its folder, and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Mqtt => "mqtt",
+        }
+    }
+}
+
+/// All that comes of a file that was read.
+#[derive(Debug, Clone, Default)]
+pub struct DocumentOutputs {
+    pub json: Option<Bytes>,
+    /// The names of the columns, and the row.
+    pub csv: Option<(String, String)>,
+    pub pdf: Option<Bytes>,
+    /// For each receiver.
+    pub message: Bytes,
+}
+
+/// The reason why a claimed file cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    #[error("it is not in the folder of claimed files any more")]
+    Gone,
+    #[error("it is still being written")]
+    Changing,
+    #[error(transparent)]
+    Files(#[from] io::Error),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Workspace {
+    config: InboxConfig,
+    device: DeviceName,
+    ways: Vec<DeliveryWay>,
+    open: Option<InboxFolders>,
+    seen: StillFiles,
+    /// Files that stand still.
+    ready: VecDeque<FolderFile>,
+    /// Claimed files of an earlier start.
+    earlier: VecDeque<Claim>,
+    /// Claimed files that are being read.
+    in_progress: BTreeSet<ClaimId>,
+    left_by_others: Vec<(String, usize)>,
+    looked_for_left: Option<Instant>,
+}
+
+/// The open folders of an inbox.
+#[derive(Debug)]
+struct InboxFolders {
+    watched: OpenFolder,
+    claimed: OpenFolder,
+    undelivered: OpenFolder,
+    results: OpenFolder,
+    done: OpenFolder,
+    failed: OpenFolder,
+    _lock: File,
+}
+
+impl InboxFolders {
+    fn open(config: &InboxConfig, device: &DeviceName) -> io::Result<Self> {
+        let watched = OpenFolder::open(&config.path)?;
+        let own = watched.make_child(OsStr::new(OWN_FOLDER))?.make_private_child(OsStr::new(device.as_str()))?;
+        let lock = own.lock_file(OsStr::new(LOCK_FILE))?;
+        match lock.try_lock() {
+            // A file system without locks.
+            Ok(()) => {}
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(_) => {
+                let reason = format!(
+                    "{} is in use: another Ledge with the name {device} watches the same folder",
+                    own.path().display()
+                );
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+            }
+        }
+        let part = |name: &str| own.make_child(OsStr::new(name));
+        let folder = |path: &Path| match own_folder(path) {
+            Some(name) => watched.make_child(name),
+            None => OpenFolder::open(path),
+        };
+        let folders = Self {
+            claimed: part("claimed")?,
+            undelivered: part("undelivered")?,
+            results: folder(&config.results)?,
+            done: folder(&config.done)?,
+            failed: folder(&config.failed)?,
+            watched,
+            _lock: lock,
+        };
+        for (key, folder) in [("results", &folders.results), ("done", &folders.done), ("failed", &folders.failed)] {
+            let path = folder.path().display();
+            if folder.identity() == folders.watched.identity() {
+                return Err(io::Error::other(format!("{path} (inbox.{key}) is the watched folder itself")));
+            }
+            let is_elsewhere = folder.identity().file_system != folders.watched.identity().file_system;
+            if is_elsewhere && key != "results" {
+                let reason = format!("{path} (inbox.{key}) is not on the file system of the watched folder");
+                return Err(io::Error::new(io::ErrorKind::CrossesDevices, reason));
+            }
+        }
+        Ok(folders)
+    }
+
+    fn identity(&self) -> FolderIdentity {
+        self.watched.identity()
+    }
+
+    fn of(&self, way: DeliveryWay) -> io::Result<OpenFolder> {
+        self.undelivered.make_child(OsStr::new(way.name()))
+    }
+
+    fn claim(&self, id: &ClaimId) -> Result<OpenFolder, ClaimError> {
+        self.claimed.open_child(OsStr::new(id.as_str())).map_err(gone)
+    }
+
+    /// Removes the folder of a claim that has ended. If that fails, the next start does it.
+    fn remove_claim(&self, id: &ClaimId) {
+        let _ = self.claimed.remove_child(OsStr::new(id.as_str()));
+    }
+
+    /// The claimed files of this box. Folders of claims that had ended are removed.
+    fn claims(&self) -> io::Result<Vec<Claim>> {
+        let mut claims = Vec::new();
+        for id in self.claimed.names()?.iter().filter_map(|name| ClaimId::parse(name)) {
+            let folder = self.claimed.open_child(OsStr::new(id.as_str()))?;
+            // A hidden file is one of the file system itself.
+            let is_claimed = |name: &OsString| !name.as_encoded_bytes().starts_with(b".");
+            match folder.names()?.into_iter().find(is_claimed) {
+                Some(name) => claims.push(Claim { id, name }),
+                None => self.remove_claim(&id),
+            }
+        }
+        claims.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(claims)
+    }
+}
+
+impl Workspace {
+    /// The files of an inbox. Nothing is opened yet.
+    pub fn new(config: InboxConfig, device: DeviceName, ways: Vec<DeliveryWay>) -> Self {
+        Self {
+            config,
+            device,
+            ways,
+            open: None,
+            seen: StillFiles::default(),
+            ready: VecDeque::new(),
+            earlier: VecDeque::new(),
+            in_progress: BTreeSet::new(),
+            left_by_others: Vec::new(),
+            looked_for_left: None,
+        }
+    }
+
+    /// Claims the next file; `None` while there is none that stands still. The first ones are those that were claimed
+    /// before this start.
+    pub fn claim_next(&mut self, now: Instant) -> io::Result<Option<Claim>> {
+        self.reopen_if_changed()?;
+        if let Some(claim) = self.earlier.pop_front() {
+            self.in_progress.insert(claim.id.clone());
+            return Ok(Some(claim));
+        }
+        if self.ready.is_empty() {
+            let found = self.folders()?.watched.files()?;
+            self.ready = self.seen.look(found, now, self.config.settle()).into();
+        }
+        if self.ready.is_empty() {
+            self.look_for_left_claims(now)?;
+            return Ok(None);
+        }
+        for way in self.ways.clone() {
+            let waiting = self.folders()?.of(way)?.names()?.len();
+            if waiting >= UNDELIVERED_MAX {
+                let reason = format!("{waiting} messages wait for the {}, so no more files are taken", way.name());
+                return Err(io::Error::other(reason));
+            }
+        }
+        while let Some(file) = self.ready.pop_front() {
+            if let Some(claim) = self.claim(&file)? {
+                self.in_progress.insert(claim.id.clone());
+                return Ok(Some(claim));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Claims a file, unless it has changed or another box has it.
+    fn claim(&mut self, file: &FolderFile) -> io::Result<Option<Claim>> {
+        let InboxFolders { watched, claimed, .. } = self.folders()?;
+        if watched.stamp(&file.name).ok().flatten() != Some(file.stamp) {
+            return Ok(None);
+        }
+        let id = ClaimId::generate(clock::unix_millis())?;
+        let folder_name = OsStr::new(id.as_str());
+        let folder = claimed.make_private_child(folder_name)?;
+        match watched.rename(&file.name, &folder, &file.name) {
+            Ok(()) => Ok(Some(Claim { id, name: file.name.clone() })),
+            // The other box was faster; or, on a share, the file is still open elsewhere.
+            Err(error) => {
+                let _ = claimed.remove_child(folder_name);
+                let is_taken = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy);
+                if is_taken { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    fn folders(&self) -> io::Result<&InboxFolders> {
+        self.open.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Opens the folders if they are not open, and again after the path has become another folder, as it does when a
+    /// share is mounted.
+    fn reopen_if_changed(&mut self) -> io::Result<()> {
+        let now = OpenFolder::open(&self.config.path)?.identity();
+        if self.open.as_ref().map(InboxFolders::identity) == Some(now) {
+            return Ok(());
+        }
+        // The lock belongs to the folder that is open.
+        self.open = None;
+        self.ready.clear();
+        let folders = InboxFolders::open(&self.config, &self.device)?;
+        let earlier = folders.claims()?.into_iter().filter(|claim| !self.in_progress.contains(&claim.id));
+        self.earlier = earlier.collect();
+        self.open = Some(folders);
+        Ok(())
+    }
+
+    /// The number of files that wait in the folder, or are being read.
+    pub fn waiting(&self) -> usize {
+        self.seen.count() + self.earlier.len() + self.in_progress.len()
+    }
+
+    /// Reads a claimed file; `None` if it has more than `longest` bytes.
+    pub fn read(&self, claim: &Claim, longest: u64) -> Result<(Option<Bytes>, FileStamp), ClaimError> {
+        let (content, stamp) = self.folders()?.claim(&claim.id)?.read(&claim.name, longest).map_err(gone)?;
+        Ok((content.map(Bytes::from), stamp))
+    }
+
+    /// The stamp of a claimed file.
+    pub fn stamp(&self, claim: &Claim) -> Result<FileStamp, ClaimError> {
+        let stamp = self.folders()?.claim(&claim.id)?.stamp(&claim.name).map_err(gone)?;
+        stamp.ok_or_else(|| io::Error::other(format!("the claimed file {} is no regular file", claim.id)).into())
+    }
+
+    fn check_unchanged(&self, claim: &Claim, stamp: FileStamp) -> Result<(), ClaimError> {
+        if self.stamp(claim)? == stamp { Ok(()) } else { Err(ClaimError::Changing) }
+    }
+
+    /// Writes the results of a file that was read when it had `stamp`, and moves it away.
+    pub fn finish(&mut self, claim: &Claim, stamp: FileStamp, outputs: &DocumentOutputs) -> Result<(), ClaimError> {
+        self.check_unchanged(claim, stamp)?;
+        let folders = self.folders()?;
+        let files = [("pdf", &outputs.pdf), ("json", &outputs.json)];
+        for (extension, content) in files {
+            if let Some(content) = content {
+                folders.results.replace(&claim.output(extension), content)?;
+            }
+        }
+        if let Some(csv) = &outputs.csv {
+            self.add_row(claim, csv)?;
+        }
+        self.store_message(claim, &outputs.message)?;
+        let to = if self.config.delete_originals { None } else { Some(&folders.done) };
+        self.end(claim, to)
+    }
+
+    /// Moves a file away that is no readable document, with a text file that says why.
+    pub fn fail(&mut self, claim: &Claim, stamp: FileStamp, reason: &str, message: &Bytes) -> Result<(), ClaimError> {
+        self.check_unchanged(claim, stamp)?;
+        let failed = &self.folders()?.failed;
+        let mut name = claim.original();
+        name.push(".txt");
+        failed.replace(&name, format!("{}: {reason}\n", claim.shown_name()).as_bytes())?;
+        self.store_message(claim, message)?;
+        self.end(claim, Some(&self.folders()?.failed))
+    }
+
+    fn end(&self, claim: &Claim, to: Option<&OpenFolder>) -> Result<(), ClaimError> {
+        let folder = self.folders()?.claim(&claim.id)?;
+        match to {
+            Some(to) => folder.rename(&claim.name, to, &claim.original()).map_err(gone)?,
+            None => folder.remove(&claim.name)?,
+        }
+        self.folders()?.remove_claim(&claim.id);
+        Ok(())
+    }
+
+    /// The claim has ended, in whichever way.
+    pub fn release(&mut self, claim: &Claim) {
+        self.in_progress.remove(&claim.id);
+    }
+
+    fn add_row(&self, claim: &Claim, (header, row): &(String, String)) -> io::Result<()> {
+        let results = &self.folders()?.results;
+        let has_row = |text: &str| table::has_row(text, claim.id.as_str());
+        for number in 1..=TABLES_MAX {
+            let number = if number == 1 { String::new() } else { format!("-{number}") };
+            let name = format!("{}-{}-{}{number}.csv", self.config.name, self.device, claim.id.month());
+            if results.append(OsStr::new(&name), (header, row), has_row)? {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other(format!("{} has {TABLES_MAX} tables of this month", results.path().display())))
+    }
+
+    fn store_message(&self, claim: &Claim, message: &Bytes) -> io::Result<()> {
+        let name = format!("{}.json", claim.id);
+        self.ways.iter().try_for_each(|way| self.folders()?.of(*way)?.replace(OsStr::new(&name), message))
+    }
+
+    /// The messages that a receiver has not got yet, the oldest first.
+    pub fn undelivered(&self, way: DeliveryWay) -> io::Result<Vec<OsString>> {
+        let Some(folders) = &self.open else { return Ok(Vec::new()) };
+        let mut names = folders.of(way)?.names()?;
+        names.retain(|name| name.to_str().and_then(|name| name.strip_suffix(".json")).is_some_and(is_id));
+        names.sort();
+        Ok(names)
+    }
+
+    /// One of these messages; `None` if somebody has removed it.
+    pub fn message(&self, way: DeliveryWay, name: &OsStr) -> io::Result<Option<Bytes>> {
+        match self.folders()?.of(way)?.read(name, MESSAGE_BYTES_MAX) {
+            Ok((content, _)) => Ok(content.map(Bytes::from)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The receiver has a message.
+    pub fn delivered(&self, way: DeliveryWay, name: &OsStr) -> io::Result<()> {
+        self.folders()?.of(way)?.remove(name)
+    }
+
+    /// The other boxes that claimed files of this folder more than an hour ago and still have them, each with their
+    /// number. It is looked for from time to time.
+    pub fn left_by_others(&self) -> Vec<(String, usize)> {
+        self.left_by_others.clone()
+    }
+
+    fn look_for_left_claims(&mut self, now: Instant) -> io::Result<()> {
+        if self.looked_for_left.is_some_and(|last| now.duration_since(last) < LEFT_CLAIMS_INTERVAL) {
+            return Ok(());
+        }
+        self.looked_for_left = Some(now);
+        let all = self.folders()?.watched.open_child(OsStr::new(OWN_FOLDER))?;
+        let is_left = |name: &OsString| ClaimId::parse(name).is_some_and(|id| id.is_older(LEFT_AFTER_MS));
+        let mut left = Vec::new();
+        for name in all.names()?.into_iter().filter(|name| name.to_str() != Some(self.device.as_str())) {
+            // It is closed to this box if the other one runs as another user.
+            let claims = all.open_child(&name).and_then(|folder| folder.open_child(OsStr::new("claimed"))?.names());
+            let count = claims.map_or(0, |claims| claims.iter().filter(|name| is_left(name)).count());
+            if count > 0 {
+                left.push((name.to_string_lossy().into_owned(), count));
+            }
+        }
+        self.left_by_others = left;
+        Ok(())
+    }
+}
+
+fn is_id(name: &str) -> bool {
+    ClaimId::parse(OsStr::new(name)).is_some()
+}
+
+fn gone(error: io::Error) -> ClaimError {
+    if error.kind() == io::ErrorKind::NotFound { ClaimError::Gone } else { ClaimError::Files(error) }
+}
