@@ -36,6 +36,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("pdf", ledge::documents::fuzz_pdf),
     ("invoice_xml", ledge::documents::fuzz_invoice_xml),
     ("tiff", ledge::documents::fuzz_tiff),
+    ("bitmap", ledge::documents::fuzz_bitmap),
     ("searchable_pdf", ledge::documents::fuzz_searchable_pdf),
     ("step_result", ledge::pipeline::document_reading::step::fuzz_step_result),
     ("child_message", ledge::isolation::fuzz_child_message),

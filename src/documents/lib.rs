@@ -1,5 +1,5 @@
-//! Documents of several pages, PDF and TIFF: a page comes out as a picture, or as the lines of its text layer. And the
-//! way back: a searchable PDF of a document, with the words of OCR as an invisible text layer.
+//! Documents, PDF, TIFF, GIF and BMP: a page comes out as a picture, or as the lines of its text layer. And the way
+//! back: a searchable PDF of a document, with the words of OCR as an invisible text layer.
 //!
 //! They are foreign, and no library bounds what they may ask for: a few kB of forms that call each other never end. So
 //! they are parsed in a process of its own (`ledge pages`) with limits, which may die. The daemon never parses one.
@@ -12,6 +12,8 @@
 //! * `invoice_xml.rs` - the invoice that a PDF carries as XML
 //! * `page_work.rs` - the work that a page of a PDF asks for, counted before it is done
 //! * `tiff.rs` - pages of a TIFF file
+//! * `bitmap.rs` - BMP, and the first frame of a GIF
+//! * `raster.rs` - the size at which a page that is a picture is drawn
 //! * `text_layer.rs` - lines of text from characters and their places
 //! * `searchable.rs` - a searchable PDF: an update behind a PDF, or a new one of pictures
 //! * `invisible_text.rs` - the text layer of a page, and its font
@@ -33,6 +35,7 @@
 //! * The limit on the work that a page asks for: `page_work.rs`; on its CPU time: `process.rs` (`PageCpuClock`)
 #![forbid(unsafe_code)]
 
+mod bitmap;
 mod invisible_text;
 mod invoice_xml;
 mod order;
@@ -42,10 +45,13 @@ mod pdf;
 mod pdf_writer;
 mod picture_page;
 pub mod process;
+mod raster;
 mod searchable;
 mod text_layer;
 mod tiff;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub use bitmap::fuzz_bitmap;
 pub use invoice_xml::InvoiceXml;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use invoice_xml::fuzz_invoice_xml;

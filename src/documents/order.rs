@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::invoice_xml::InvoiceXml;
 
-/// A form of documents that may have several pages.
+/// A form of documents whose pages come from the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DocumentFormat {
     Pdf,
     Tiff,
+    /// A BMP, or the first frame of a GIF: one page.
+    Bitmap,
 }
 
 /// The pages for which the text layer of a PDF is used in place of OCR.
@@ -66,7 +68,7 @@ impl DocumentLimits {
 pub enum SearchableSource {
     Pdf,
     Tiff,
-    /// A JPEG, PNG or WebP picture.
+    /// A JPEG, PNG, WebP, GIF or BMP picture.
     Picture,
 }
 
@@ -140,7 +142,7 @@ pub enum DocumentDefect {
     Encrypted,
     #[error("the PDF is encrypted in a way that is not known")]
     UnknownEncryption,
-    #[error("the picture is none that is read: send JPEG, PNG or WebP")]
+    #[error("the picture is none that is read: send JPEG, PNG, WebP, GIF or BMP")]
     UnknownPicture,
     #[error("the PDF is damaged: no text layer can be added to its list of pages")]
     NoLayer,

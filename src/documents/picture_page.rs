@@ -11,8 +11,10 @@ use image::{ExtendedColorType, ImageEncoder as _};
 use image_webp::WebPDecoder;
 use png::{BitDepth, ColorType, Transformations};
 
+use crate::bitmap::Bitmap;
 use crate::order::DocumentDefect;
 use crate::pdf_writer::decimal;
+use crate::raster;
 
 /// The most pixels of a picture that is decoded.
 const PIXELS_MAX: u64 = 50_000_000;
@@ -39,13 +41,13 @@ pub(crate) struct PagePicture<'a> {
     resolution: Option<(f64, f64)>,
 }
 
-/// Reads a JPEG, PNG or WebP picture.
+/// Reads a JPEG, PNG, WebP, GIF or BMP picture.
 pub(crate) fn read(file: &[u8]) -> Result<PagePicture<'_>, DocumentDefect> {
     match file {
         [0xFF, 0xD8, ..] => jpeg(file).ok_or(DocumentDefect::Damaged),
         [0x89, b'P', b'N', b'G', ..] => png(file),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => webp(file),
-        _ => Err(DocumentDefect::UnknownPicture),
+        _ => Bitmap::read(file)?.stored(),
     }
 }
 
@@ -75,6 +77,21 @@ impl<'a> PagePicture<'a> {
         writer.finish().map_err(|error| undecodable(&error))?;
         let colors = if color == ColorType::Grayscale { "/DeviceGray" } else { "/DeviceRGB" };
         Ok(Self::of_png((width, height), colors, color, depth, &file))
+    }
+
+    /// Compresses RGB pixels without loss: in gray, or as a fax, where all of them are.
+    pub fn of_pixels(size: (u32, u32), pixels: &[u8]) -> Result<Self, DocumentDefect> {
+        let gray = |&[red, green, blue]: &[u8; 3]| (red == green && green == blue).then_some(red);
+        let grays: Option<Vec<u8>> = pixels.as_chunks().0.iter().map(gray).collect();
+        let Some(grays) = grays else { return Self::lossless(size, ColorType::Rgb, BitDepth::Eight, pixels) };
+
+        let is_black_and_white = grays.iter().all(|gray| matches!(*gray, 0 | u8::MAX));
+        let byte = |pixels: &[u8]| (0..8).fold(0, |byte, at| byte << 1 | pixels.get(at).map_or(0, |gray| gray & 1));
+        let bits = || grays.chunks(size.0 as usize).flat_map(|row| row.chunks(8).map(byte)).collect::<Vec<u8>>();
+        match is_black_and_white.then(|| Self::fax(size, &bits())).flatten() {
+            Some(fax) => Ok(fax),
+            None => Self::lossless(size, ColorType::Grayscale, BitDepth::Eight, &grays),
+        }
     }
 
     /// The pixels of a PNG as they are: its compression is one of those of a PDF.
@@ -166,7 +183,7 @@ impl<'a> PagePicture<'a> {
     }
 }
 
-fn undecodable(error: &impl ToString) -> DocumentDefect {
+pub(crate) fn undecodable(error: &impl ToString) -> DocumentDefect {
     DocumentDefect::Undecodable { page: 1, reason: error.to_string() }
 }
 
@@ -245,7 +262,7 @@ fn png(file: &[u8]) -> Result<PagePicture<'_>, DocumentDefect> {
     let picture = if let Some(colors) = colors {
         PagePicture::of_png(size, &colors, color, depth, file)
     } else {
-        check_size(size)?;
+        raster::check_size(1, size, PIXELS_MAX)?;
         let (color, depth) = reader.output_color_type();
         let mut samples = vec![0; reader.output_buffer_size().ok_or(DocumentDefect::Damaged)?];
         reader.next_frame(&mut samples).map_err(|error| undecodable(&error))?;
@@ -274,7 +291,7 @@ fn png_chunks(file: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
 fn webp(file: &[u8]) -> Result<PagePicture<'_>, DocumentDefect> {
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(|error| undecodable(&error))?;
     let size = decoder.dimensions();
-    check_size(size)?;
+    raster::check_size(1, size, PIXELS_MAX)?;
     let mut samples = vec![0; decoder.output_buffer_size().ok_or(DocumentDefect::Damaged)?];
     decoder.read_image(&mut samples).map_err(|error| undecodable(&error))?;
     let color = if decoder.has_alpha() { ColorType::Rgba } else { ColorType::Rgb };
@@ -301,15 +318,8 @@ fn webp_exif(file: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn check_size((width, height): (u32, u32)) -> Result<(), DocumentDefect> {
-    if u64::from(width) * u64::from(height) <= PIXELS_MAX {
-        return Ok(());
-    }
-    Err(DocumentDefect::Image { page: 1, width, height, most: PIXELS_MAX / 1_000_000 })
-}
-
 /// 8-bit samples without alpha: transparent pixels are blended with white, as the models read them.
-fn blended(color: ColorType, samples: Vec<u8>) -> (ColorType, Vec<u8>) {
+pub(crate) fn blended(color: ColorType, samples: Vec<u8>) -> (ColorType, Vec<u8>) {
     match color {
         ColorType::Rgba => {
             let pixels = samples.as_chunks::<4>().0.iter();

@@ -11,6 +11,7 @@ use ledge_service::limited_process::{self, ProcessLimits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::bitmap::Bitmap;
 use crate::invoice_xml::InvoiceXml;
 use crate::order::{
     DocumentDefect, DocumentFormat, DocumentLimits, LayerPage, PagesMessage, PagesRequest, PagesTask, SearchableSource,
@@ -175,6 +176,11 @@ fn pages(
             let document = tiff::TiffFile::open(file, limits)?;
             say(&PagesMessage::Document { pages: document.pages(), invoice: None }, &[], output)?;
             document.draw(|drawn| send(drawn, page, output))
+        }
+        DocumentFormat::Bitmap => {
+            let drawn = Bitmap::read(&file)?.drawn(limits)?;
+            say(&PagesMessage::Document { pages: 1, invoice: None }, &[], output)?;
+            send(drawn, page, output)
         }
     }
 }

@@ -12,9 +12,8 @@ use tiff::{ColorType, TiffError};
 use crate::order::{DocumentDefect, DocumentLimits};
 use crate::pdf::DrawnPage;
 use crate::picture_page::PagePicture;
+use crate::raster::{self, PIXELS_MAX};
 
-/// The most pixels of a page in the file: A3 at 600 dpi has 70 million.
-const PIXELS_MAX: u64 = 100_000_000;
 /// The flag of `NewSubfileType` for a smaller copy of another page.
 const SMALLER_COPY: u32 = 1;
 /// The `ResolutionUnit` of dots per centimetre.
@@ -107,9 +106,7 @@ fn is_page(decoder: &mut Decoder<Cursor<&[u8]>>) -> bool {
 fn read(decoder: &mut Decoder<Cursor<&[u8]>>, page: usize) -> Result<(TiffSamples, usize, usize), DocumentDefect> {
     let wrong = |error: TiffError| undecodable(page, &error);
     let (width, height) = decoder.dimensions().map_err(wrong)?;
-    if u64::from(width) * u64::from(height) > PIXELS_MAX {
-        return Err(DocumentDefect::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
-    }
+    raster::check_size(page, (width, height), PIXELS_MAX)?;
     let color = decoder.colortype().map_err(wrong)?;
     let (width, height) = (width as usize, height as usize);
     let stored = decoder.read_image().map_err(wrong)?;
@@ -131,29 +128,8 @@ fn picture(
 ) -> Result<DrawnPage, DocumentDefect> {
     let stretch = stretch(decoder);
     let (samples, width, height) = read(decoder, page)?;
-    let unknown = || unknown_colors(page, samples.color);
-
-    let most = usize::try_from(limits.pixels_max).unwrap_or(usize::MAX);
-    let factor =
-        (1..width.max(height)).find(|factor| (width / factor) * (height * stretch / factor) <= most).unwrap_or(1);
-    let (wide, high) = ((width / factor).max(1), (height * stretch / factor).max(1));
-    let mut pixels = Vec::with_capacity(3 * wide * high);
-    for row in 0..high {
-        for column in 0..wide {
-            // The mean of a square of pixels.
-            let (mut sums, mut count) = ([0_u32; 3], 0);
-            for y in row * factor..(row + 1) * factor {
-                for x in (column * factor..(column + 1) * factor).take_while(|x| *x < width) {
-                    let rgb = samples.rgb(x, (y / stretch).min(height - 1)).ok_or_else(unknown)?;
-                    sums.iter_mut().zip(rgb).for_each(|(sum, value)| *sum += u32::from(value));
-                    count += 1;
-                }
-            }
-            pixels.extend(sums.map(|sum| u8::try_from(sum / count.max(1)).unwrap_or(u8::MAX)));
-        }
-    }
-    let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
-    Ok(DrawnPage::Picture { width: side(wide), height: side(high), pixels })
+    let rgb = |x, y| samples.rgb(x, y / stretch);
+    raster::drawn((width, height * stretch), limits, rgb).ok_or_else(|| unknown_colors(page, samples.color))
 }
 
 /// A page as a PDF stores it. A page of black and white becomes a fax whatever its compression was.

@@ -8,7 +8,7 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
 };
-use ledge_engine::pipeline::content::CallContent;
+use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
@@ -60,11 +60,13 @@ async fn annotated(
     blur: &BlurRule,
     principal: &Principal,
 ) -> Result<(AnnotatedPhotograph, ModelVersion), ApiError> {
-    let is_document = matches!(FileFormat::of(&call.body), Some(FileFormat::Pdf | FileFormat::Tiff));
+    let is_document = FileFormat::of(&call.body).is_some_and(|format| {
+        format.is_read_as(PipelineInput::Document) && !format.is_read_as(PipelineInput::Photograph)
+    });
     if call.form != BodyKind::Photograph || is_document {
         return Err(not_acceptable(
-            "only a JPEG, PNG or WebP is answered with a picture: send it with its content type. Boxes in a PDF or TIFF \
-             are in the answer in JSON",
+            "only a JPEG, PNG or WebP is answered with a picture: send it with its content type. Boxes in another \
+             document are in the answer in JSON",
         ));
     }
     check_camera(serving, call.camera.as_ref())?;

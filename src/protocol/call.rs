@@ -88,7 +88,7 @@ pub fn report_sighting(
 /// Kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// JPEG, PNG or WebP, whole: a photograph, or a document of one page.
+    /// JPEG, PNG or WebP, whole: a photograph, or a document of one page. GIF or BMP, whole: a document only.
     Photograph,
     /// A PDF, whole; or, without a content type, a TIFF.
     Document,
@@ -125,7 +125,7 @@ impl BodyKind {
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
         match untyped.then(|| FileFormat::of(body)).flatten() {
-            Some(FileFormat::Image(_)) => Self::Photograph,
+            Some(FileFormat::Image(_) | FileFormat::Gif | FileFormat::Bmp) => Self::Photograph,
             Some(FileFormat::Pdf | FileFormat::Tiff) => Self::Document,
             Some(FileFormat::Foreign(_)) | None => Self::of(content_type, header_length),
         }
@@ -424,9 +424,7 @@ pub fn content_error(error: impl Into<ContentError>) -> ApiError {
 /// takes.
 fn not_a_request(input: Option<PipelineInput>, body: &[u8], error: ProtocolError) -> ApiError {
     match (FileFormat::of(body), input) {
-        (Some(format), None | Some(PipelineInput::Photograph | PipelineInput::Document)) if format.is_read() => {
-            unmarked_file(format)
-        }
+        (Some(format), _) if format.is_read_as(input.unwrap_or(PipelineInput::Document)) => unmarked_file(format),
         (Some(format), None) => {
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body is {format}, not an inference request"))
         }
@@ -445,7 +443,7 @@ fn not_a_request(input: Option<PipelineInput>, body: &[u8], error: ProtocolError
 /// The answer to a body with the content type of a text, for a model that takes files.
 fn not_a_text(input: PipelineInput, body: &[u8]) -> ApiError {
     match FileFormat::of(body) {
-        Some(format) if format.is_read() => unmarked_file(format),
+        Some(format) if format.is_read_as(input) => unmarked_file(format),
         _ => unexpected_file(input, body),
     }
 }

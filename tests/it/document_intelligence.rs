@@ -108,7 +108,7 @@ fn what_cannot_be_analyzed_has_an_error_in_the_form_of_the_service() {
     let content = "InvalidRequest InvalidContent";
     assert_eq!(refused(&analyze, json_type, url), (400, parameter.into()));
     assert_eq!(refused(&analyze, json_type, b"{}"), (400, parameter.into()));
-    assert_eq!(refused(&analyze, file, b"GIF89a\x01\x00"), (400, content.into()));
+    assert_eq!(refused(&analyze, file, b"PK\x03\x04\x14\0"), (400, content.into()));
     assert_eq!(refused(&analyze, file, b""), (400, content.into()));
     assert_eq!(refused(&analyze, "text/html", b"<p>"), (415, "UnsupportedMediaType null".into()));
     assert_eq!(refused(&format!("{analyze}&features=speech"), file, &receipt()), (400, parameter.into()));

@@ -79,6 +79,7 @@ fuzzed! {
     a_pdf_is_opened_or_refused: pdf, cut Mixed, changed Mixed, 1_000;
     the_xml_of_an_invoice_has_bounded_values: invoice_xml, cut Refused, changed Mixed, 20_000;
     a_page_of_a_tiff_has_three_bytes_a_pixel: tiff, cut Mixed, changed Mixed, 5_000;
+    a_page_of_a_bitmap_has_three_bytes_a_pixel: bitmap, cut Mixed, changed Mixed, 300;
     a_searchable_pdf_has_the_pages_of_its_document: searchable_pdf, cut Mixed, changed Mixed, 500;
     what_a_step_of_a_page_gives_is_as_much_as_was_asked_for: step_result, cut Refused, changed Mixed, 20_000;
     what_a_process_of_models_says_is_written_as_it_was_read: child_message, cut Refused, changed Mixed, 50_000;

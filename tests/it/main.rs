@@ -37,6 +37,7 @@ mod credentials;
 mod daemon;
 mod detection;
 mod devices_page;
+mod document_bitmap;
 mod document_intelligence;
 mod document_pdf;
 mod document_reading;

@@ -213,14 +213,14 @@ fn a_body_that_is_another_file_is_named_over_http() {
     let heic = "a HEIC image: convert it to JPEG, PNG or WebP";
     for kind in [Some("image/heic"), Some("image/jpeg"), Some("application/octet-stream"), Some("text/plain"), None] {
         refused(client, CLASSIFIER, kind, HEIC, &["expected a JPEG, PNG or WebP image, got ", heic]);
-        refused(client, READER, kind, HEIC, &["expected a PDF, TIFF, JPEG, PNG or WebP file, got ", heic]);
+        refused(client, READER, kind, HEIC, &["expected a PDF, TIFF, JPEG, PNG, WebP, GIF or BMP file, got ", heic]);
     }
     refused(
         client,
         READER,
         Some("application/pdf"),
         b"",
-        &["expected a PDF, TIFF, JPEG, PNG or WebP file, got nothing"],
+        &["expected a PDF, TIFF, JPEG, PNG, WebP, GIF or BMP file, got nothing"],
     );
     for kind in [Some("application/octet-stream"), Some("text/plain"), None] {
         let words = ["the body is a PDF document: send it with 'Content-Type: application/pdf'"];

@@ -33,6 +33,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("rusty_s3::", &["audit/sync/"]),
     ("sled::", &["features/mem_table.rs"]),
     ("fax::", &["documents/picture_page.rs"]),
+    ("gif::", &["documents/bitmap.rs", "documents/bitmap/"]),
     ("http_auth::", &["cameras/login.rs"]),
     ("age::", &["features/backup_cipher.rs"]),
     ("systemd_journal_logger::", &["base/telemetry/"]),

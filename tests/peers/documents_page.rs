@@ -55,7 +55,7 @@ fn the_page_on_documents_does_what_it_says() {
     assert!(text.starts_with("RECEIPT\n") && text.contains("Coffee 6.40"), "{text}");
     assert!(python.contains("'amount': '13.70'"), "{python}");
     assert!(pdf.contains(r#""iban""#) && pdf.contains("DE02120300000000202051"), "{pdf}");
-    let [pages] = lines("\n## PDF and TIFF\n").try_into().unwrap();
+    let [pages] = lines("\n## PDF, TIFF, GIF and BMP\n").try_into().unwrap();
     let pages = run(&pages);
     assert!(
         pages.starts_with("Hill & Sons Joinery\nInvoice No. R-2048\n") && pages.contains("\u{c}\nTerms\n"),

@@ -310,7 +310,11 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         let image = model.config.pipeline.takes(PipelineInput::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
         let documents = model.config.pipeline.takes(PipelineInput::Document);
-        writeln!(out, "  documents    {}", if documents { "yes: PDF, TIFF, JPEG, PNG and WebP" } else { "no" })?;
+        writeln!(
+            out,
+            "  documents    {}",
+            if documents { "yes: PDF, TIFF, JPEG, PNG, WebP, GIF and BMP" } else { "no" }
+        )?;
         let rows = model.config.pipeline.takes(PipelineInput::Rows);
         writeln!(out, "  rows         {}", if rows { "yes" } else { "no" })?;
     }

@@ -181,7 +181,7 @@ function fileForm(words, accept, run) {
 
 function typeOf(file) {
   const [, ending] = /\.(\w+)$/.exec(file.name.toLowerCase()) ?? [];
-  return file.type || { tif: 'image/tiff', tiff: 'image/tiff', pdf: 'application/pdf', csv: 'text/csv' }[ending] || 'application/octet-stream';
+  return file.type || { tif: 'image/tiff', tiff: 'image/tiff', bmp: 'image/bmp', pdf: 'application/pdf', csv: 'text/csv' }[ending] || 'application/octet-stream';
 }
 
 function photographForm(of) {
@@ -189,7 +189,7 @@ function photographForm(of) {
 }
 
 function documentForm(of) {
-  return [fileForm('A receipt, an invoice or another document', 'image/jpeg,image/png,image/webp,application/pdf,image/tiff', (file) => photograph(of, file)), cameraButton(of)];
+  return [fileForm('A receipt, an invoice or another document', 'image/jpeg,image/png,image/webp,image/gif,image/bmp,application/pdf,image/tiff', (file) => photograph(of, file)), cameraButton(of)];
 }
 
 /** Sends a photograph or a document. */

@@ -1,6 +1,7 @@
 //! Searchable PDFs are read again by the renderer: words are where they were put, and pages look as before.
 
 use hayro::kurbo::Point;
+use image::codecs::bmp::BmpEncoder;
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};
 use proptest::prelude::*;
@@ -154,7 +155,7 @@ fn a_file_that_is_no_document_is_refused() {
     let made = |file: &[u8], source| make(file.to_vec(), source, &[layer((9, 9), lines())], LIMITS());
     assert_eq!(made(b"%PDF-1.7", SearchableSource::Pdf), Err(DocumentDefect::Damaged));
     assert_eq!(made(b"II*\0", SearchableSource::Tiff), Err(DocumentDefect::Damaged));
-    assert_eq!(made(b"GIF89a", SearchableSource::Picture), Err(DocumentDefect::UnknownPicture));
+    assert_eq!(made(b"PK\x03\x04", SearchableSource::Picture), Err(DocumentDefect::UnknownPicture));
     assert_eq!(made(b"\xFF\xD8\xFF\xD9", SearchableSource::Picture), Err(DocumentDefect::Damaged));
     assert!(matches!(
         made(b"\x89PNG\r\n\x1a\n", SearchableSource::Picture),
@@ -287,6 +288,23 @@ fn pixels_of_a_png_are_kept_and_transparent_ones_become_white() {
         let made = make(file, SearchableSource::Picture, &[], LIMITS()).unwrap();
         let [left, right, ..] = quarters(&made, (8, 8));
         assert_eq!([left, right], expected);
+    }
+}
+
+#[test]
+fn pixels_of_a_bmp_are_kept_in_colour_in_gray_and_in_black_and_white() {
+    for (left, right, filter) in [
+        ([1, 2, 3], [7, 8, 9], "/DeviceRGB/BitsPerComponent 8/Filter/FlateDecode"),
+        ([9; 3], [200; 3], "/DeviceGray/BitsPerComponent 8/Filter/FlateDecode"),
+        ([0; 3], [255; 3], "/DeviceGray/BitsPerComponent 1/Filter/CCITTFaxDecode"),
+    ] {
+        let row = [left.repeat(5), right.repeat(5)].concat();
+        let mut file = Vec::new();
+        BmpEncoder::new(&mut file).write_image(&row.repeat(10), 10, 10, ExtendedColorType::Rgb8).unwrap();
+        let made = make(file, SearchableSource::Picture, &[], LIMITS()).unwrap();
+        assert!(String::from_utf8_lossy(&made).contains(filter), "{filter}");
+        let [first, second, ..] = quarters(&made, (10, 10));
+        assert_eq!([first, second], [left, right]);
     }
 }
 

@@ -48,7 +48,7 @@ impl PipelineInput {
     pub fn accepted(self) -> &'static str {
         match self {
             Self::Photograph => "a JPEG, PNG or WebP image",
-            Self::Document => "a PDF, TIFF, JPEG, PNG or WebP file",
+            Self::Document => "a PDF, TIFF, JPEG, PNG, WebP, GIF or BMP file",
             Self::Texts => "a text in UTF-8",
             Self::Rows => "rows as JSON or CSV",
         }

@@ -13,6 +13,8 @@ pub enum FileFormat {
     Image(ImageFormat),
     Pdf,
     Tiff,
+    Gif,
+    Bmp,
     Foreign(&'static ForeignFormat),
 }
 
@@ -33,8 +35,6 @@ const TAKE_FRAMES: &str = "send single pictures of it, as JPEG";
 
 static HEIC: ForeignFormat = image("a HEIC image", "image/heic", &["heic", "heif"]);
 static AVIF: ForeignFormat = image("an AVIF image", "image/avif", &["avif"]);
-static GIF: ForeignFormat = image("a GIF image", "image/gif", &["gif"]);
-static BMP: ForeignFormat = image("a BMP image", "image/bmp", &["bmp"]);
 static JPEG_XL: ForeignFormat = image("a JPEG XL image", "image/jxl", &["jxl"]);
 static JPEG_2000: ForeignFormat = image("a JPEG 2000 image", "image/jp2", &["jp2"]);
 // Text: models of texts take it.
@@ -53,7 +53,7 @@ static STRIPPED: ForeignFormat = other(
     "send the file unchanged, with curl --data-binary and not with -d",
 );
 
-static FOREIGN_IMAGES: [&ForeignFormat; 6] = [&HEIC, &AVIF, &GIF, &BMP, &JPEG_XL, &JPEG_2000];
+static FOREIGN_IMAGES: [&ForeignFormat; 4] = [&HEIC, &AVIF, &JPEG_XL, &JPEG_2000];
 
 const fn image(name: &'static str, content_type: &'static str, extensions: &'static [&'static str]) -> ForeignFormat {
     ForeignFormat { name, content_type, extensions, advice: CONVERT_IMAGE }
@@ -82,6 +82,11 @@ impl FileFormat {
         } else if starts_with_any(&[b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]) {
             // Two byte orders, and a form for large files.
             Some(Self::Tiff)
+        } else if starts_with_any(&[b"GIF87a", b"GIF89a"]) {
+            Some(Self::Gif)
+        } else if starts(b"BM") && bytes.get(6..10) == Some(&[0; 4]) {
+            // "BM", the size of the file, and four bytes that are zero.
+            Some(Self::Bmp)
         } else {
             foreign(bytes).map(Self::Foreign)
         }
@@ -97,13 +102,19 @@ impl FileFormat {
             "webp" => Some(Self::Image(ImageFormat::WebP)),
             "pdf" => Some(Self::Pdf),
             "tif" | "tiff" => Some(Self::Tiff),
+            "gif" => Some(Self::Gif),
+            "bmp" => Some(Self::Bmp),
             _ => foreign().map(Self::Foreign),
         }
     }
 
-    /// True for a format that Ledge reads.
-    pub fn is_read(self) -> bool {
-        !matches!(self, Self::Foreign(_))
+    /// True for a format in which a model of this input is sent files.
+    pub fn is_read_as(self, input: PipelineInput) -> bool {
+        match self {
+            Self::Image(_) => matches!(input, PipelineInput::Photograph | PipelineInput::Document),
+            Self::Pdf | Self::Tiff | Self::Gif | Self::Bmp => input == PipelineInput::Document,
+            Self::Foreign(_) => false,
+        }
     }
 
     /// The content type to send it with.
@@ -112,6 +123,8 @@ impl FileFormat {
             Self::Image(format) => format.content_type(),
             Self::Pdf => "application/pdf",
             Self::Tiff => "image/tiff",
+            Self::Gif => "image/gif",
+            Self::Bmp => "image/bmp",
             Self::Foreign(format) => format.content_type,
         }
     }
@@ -123,7 +136,7 @@ impl ImageFormat {
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         match FileFormat::of(bytes)? {
             FileFormat::Image(format) => Some(format),
-            FileFormat::Pdf | FileFormat::Tiff | FileFormat::Foreign(_) => None,
+            FileFormat::Pdf | FileFormat::Tiff | FileFormat::Gif | FileFormat::Bmp | FileFormat::Foreign(_) => None,
         }
     }
 }
@@ -134,6 +147,8 @@ impl fmt::Display for FileFormat {
             Self::Image(format) => write!(f, "a {format} image"),
             Self::Pdf => f.write_str("a PDF document"),
             Self::Tiff => f.write_str("a TIFF document"),
+            Self::Gif => f.write_str("a GIF image"),
+            Self::Bmp => f.write_str("a BMP image"),
             Self::Foreign(format) => f.write_str(format.name),
         }
     }
@@ -151,8 +166,8 @@ impl UnexpectedFile {
     /// Refuses bytes that are no document: by their beginning, without opening them.
     pub fn unless_document(bytes: &[u8]) -> Result<(), Self> {
         match FileFormat::of(bytes) {
-            Some(FileFormat::Pdf | FileFormat::Tiff | FileFormat::Image(_)) => Ok(()),
-            Some(FileFormat::Foreign(_)) | None => Err(Self::new(PipelineInput::Document, bytes)),
+            Some(format) if format.is_read_as(PipelineInput::Document) => Ok(()),
+            _ => Err(Self::new(PipelineInput::Document, bytes)),
         }
     }
 
@@ -175,6 +190,7 @@ fn describe(bytes: &[u8]) -> String {
     let size = bytes.len();
     match FileFormat::of(bytes) {
         Some(FileFormat::Foreign(ForeignFormat { name, advice, .. })) => format!("{name}: {advice}"),
+        Some(format @ (FileFormat::Gif | FileFormat::Bmp)) => format!("{format}: {CONVERT_IMAGE}"),
         Some(format) => format.to_string(),
         None if start.is_empty() => "nothing (0 bytes)".to_owned(),
         None if start.iter().all(|byte| *byte == 0) => {
@@ -200,9 +216,7 @@ fn is_stripped_image(bytes: &[u8]) -> bool {
 
 fn foreign(bytes: &[u8]) -> Option<&'static ForeignFormat> {
     /// The signatures of formats that begin with one.
-    static SIGNATURES: [(&[u8], &ForeignFormat); 9] = [
-        (b"GIF87a", &GIF),
-        (b"GIF89a", &GIF),
+    static SIGNATURES: [(&[u8], &ForeignFormat); 7] = [
         (b"\xFF\x0A", &JPEG_XL),
         (b"\0\0\0\x0CJXL \r\n\x87\n", &JPEG_XL),
         (b"\0\0\0\x0CjP  \r\n\x87\n", &JPEG_2000),
@@ -212,9 +226,7 @@ fn foreign(bytes: &[u8]) -> Option<&'static ForeignFormat> {
         (b"\x1A\x45\xDF\xA3", &MATROSKA),
     ];
     let by_signature = || SIGNATURES.iter().find(|(start, _)| bytes.starts_with(start)).map(|(_, format)| *format);
-    // "BM", the size of the file, and four bytes that are zero.
-    let bmp = || (bytes.starts_with(b"BM") && bytes.get(6..10) == Some(&[0; 4])).then_some(&BMP);
-    by_signature().or_else(|| iso_media(bytes)).or_else(bmp).or_else(|| markup(bytes))
+    by_signature().or_else(|| iso_media(bytes)).or_else(|| markup(bytes))
 }
 
 /// HEIC, AVIF and videos: a file type box (ISO/IEC 14496-12, section 4.3) with the brand of the file and those that it
@@ -303,6 +315,7 @@ mod tests {
         assert_eq!(FileFormat::by_extension("JPG"), Some(FileFormat::Image(ImageFormat::Jpeg)));
         assert_eq!(FileFormat::by_extension("heif"), Some(FileFormat::Foreign(&HEIC)));
         assert_eq!(FileFormat::by_extension("tiff"), Some(FileFormat::Tiff));
+        assert_eq!(FileFormat::by_extension("GIF"), Some(FileFormat::Gif));
         for other in ["txt", "mp4", "csv", ""] {
             assert_eq!(FileFormat::by_extension(other), None, "{other}");
         }

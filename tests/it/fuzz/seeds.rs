@@ -143,6 +143,12 @@ pub fn tiff() -> Vec<Vec<u8>> {
     vec![crate::document_pdf::small_tiff()]
 }
 
+/// A GIF with interlaced rows, and BMP files with pixels and with runs.
+pub fn bitmap() -> Vec<Vec<u8>> {
+    let runs = crate::document_bitmap::runs();
+    vec![crate::daemon::data("documents/receipt.gif"), crate::document_bitmap::small_bmp(), runs]
+}
+
 /// Documents that become a searchable PDF: PDF files, and a picture.
 pub fn searchable_pdf() -> Vec<Vec<u8>> {
     let pdfs = [crate::document_pdf::invoice(), crate::document_pdf::two_pages()];

@@ -3,6 +3,7 @@
 usage: azure_calls.py PORT KEY FOREIGN_KEY RECEIPT INVOICE      (a picture and a PDF of two pages)
 """
 import datetime
+import struct
 import sys
 from pathlib import Path
 
@@ -30,6 +31,17 @@ def pixels(page):
     return page.get_pixmap(dpi=100).samples
 
 
+def bmp(picture):
+    """The picture with 24 bits a pixel, rows from below."""
+    pixmap = pymupdf.Pixmap(pymupdf.csRGB, pymupdf.Pixmap(picture))
+    width, height, stride = pixmap.width, pixmap.height, pixmap.stride
+    rows = [pixmap.samples[row * stride:row * stride + 3 * width] for row in reversed(range(height))]
+    padding = bytes(-3 * width % 4)
+    data = b"".join(bytes(sample for at in range(0, len(row), 3) for sample in row[at:at + 3][::-1]) + padding for row in rows)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, len(data), 0, 0, 0, 0)
+    return struct.pack("<2sIII", b"BM", 54 + len(data), 0, 54) + header + data
+
+
 def main(port, key, foreign_key, receipt, invoice):
     receipt, invoice = Path(receipt).read_bytes(), Path(invoice).read_bytes()
     client, foreign = [
@@ -47,6 +59,13 @@ def main(port, key, foreign_key, receipt, invoice):
     pdf = pymupdf.open(stream=b"".join(client.get_analyze_result_pdf("prebuilt-read", operation)))
     assert words_of(pdf, 0) == read, (words_of(pdf, 0), read)
     refused(404, "NotFound", lambda: b"".join(foreign.get_analyze_result_pdf("prebuilt-read", operation)))
+
+    # A BMP, as Paperless-ngx sends it unchanged.
+    poller = client.begin_analyze_document(
+        "prebuilt-read", AnalyzeDocumentRequest(bytes_source=bmp(receipt)), output=[AnalyzeOutputOption.PDF])
+    assert "Total EUR 13.70" in poller.result().content, poller.result().content
+    pdf = pymupdf.open(stream=b"".join(client.get_analyze_result_pdf("prebuilt-read", poller.details["operation_id"])))
+    assert words_of(pdf, 0) == [word.content for word in poller.result().pages[0].words]
 
     # As LangChain calls it: the file itself, Markdown.
     layout = client.begin_analyze_document(

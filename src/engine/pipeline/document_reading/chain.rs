@@ -80,11 +80,12 @@ impl ModelChain for OcrChain {
     }
 }
 
-/// The format of a file that may have several pages; `None` for a picture.
+/// The format of a file whose pages are drawn; `None` for a picture that the process of the models decodes.
 fn format_of(file: &[u8]) -> Option<DocumentFormat> {
     match FileFormat::of(file)? {
         FileFormat::Pdf => Some(DocumentFormat::Pdf),
         FileFormat::Tiff => Some(DocumentFormat::Tiff),
+        FileFormat::Gif | FileFormat::Bmp => Some(DocumentFormat::Bitmap),
         FileFormat::Image(_) | FileFormat::Foreign(_) => None,
     }
 }

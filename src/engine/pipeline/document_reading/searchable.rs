@@ -29,7 +29,7 @@ pub async fn searchable_pdf(
     let source = match FileFormat::of(&file) {
         Some(FileFormat::Pdf) => SearchableSource::Pdf,
         Some(FileFormat::Tiff) => SearchableSource::Tiff,
-        Some(FileFormat::Image(_)) => SearchableSource::Picture,
+        Some(FileFormat::Image(_) | FileFormat::Gif | FileFormat::Bmp) => SearchableSource::Picture,
         Some(FileFormat::Foreign(_)) | None => return Err(SearchableError::Unread),
     };
     let pages = layer_pages(answer).ok_or(SearchableError::Unread)?;
