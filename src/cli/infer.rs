@@ -126,6 +126,9 @@ const FAILED_LISTED_MAX: usize = 20;
 pub fn run(globals: &GlobalArgs, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let inputs = InputFiles::find(&args.files, args.out.as_deref())?;
+    if inputs.files.iter().any(|input| csv::is_csv(&input.path)) {
+        refuse_options_of_whole_files(args)?;
+    }
     for link in &inputs.links {
         note(&format!("not followed: {}, a link to a folder", link.display()));
     }
@@ -140,6 +143,17 @@ pub fn run(globals: &GlobalArgs, args: &InferArgs, out: &mut Output) -> anyhow::
         }
         exit
     })?
+}
+
+/// Refuses the options that a .csv has no use for: it has an answer for each row.
+fn refuse_options_of_whole_files(args: &InferArgs) -> anyhow::Result<()> {
+    if args.out.is_some() {
+        bail!("--out continues file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
+    }
+    if args.out_pdf.is_some() {
+        bail!("--out-pdf makes a PDF of each document, and a .csv has rows: run it without --out-pdf");
+    }
+    Ok(())
 }
 
 /// Runs a loaded model on files, passes each answer on in the order of the files, and unloads the model.
@@ -190,9 +204,7 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
     let mut inputs = inputs.files;
     let files = inputs.len();
     let has_rows = inputs.iter().any(|input| csv::is_csv(&input.path));
-    if has_rows && args.out.is_some() {
-        bail!("--out continues file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
-    }
+    let pdfs = args.out_pdf.as_ref().map(|folder| PdfFolder::open(folder, &inputs)).transpose()?;
     let mut target = ModelTarget { model: args.model.clone(), version: args.model_version };
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let mut done_before = 0;
@@ -200,7 +212,7 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
         let version = caller.version(&target).await?;
         let origin = ResultsOrigin { model: target.model.clone(), version, top };
         let results;
-        (results, done_before) = ResultsFile::open(path, &origin, &mut inputs)?;
+        (results, done_before) = ResultsFile::open(path, &origin, &mut inputs, pdfs.as_ref())?;
         // Every line is of this version, even if the server has another one by then.
         target.version = Some(version);
         AnswerSink::File { results, origin }
@@ -224,7 +236,6 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
     let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
     let batch = FileCallBatch::new(caller, &target, in_flight, &progress, &stop);
     let mut outcome = RunSummary::default();
-    let pdfs = args.out_pdf.as_ref().map(|folder| PdfFolder::open(folder, &inputs)).transpose()?;
     let ended = outcome.gather(&batch, &inputs, &mut report, pdfs.as_ref()).await;
     let time = progress.finish();
     if let AnswerSink::File { results, .. } = &report.sink {

@@ -20,6 +20,12 @@ fn ask(client: &mut Client, model: &str, accept: &str, file: &[u8]) -> Response 
     client.post(&format!("/v2/models/{model}/infer"), &[("content-type", kind), ("accept", accept)], file)
 }
 
+/// The exit code of `ledge infer` with these arguments, and its standard error.
+fn infer(root: &TestRoot, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = root.command(&[&["infer", MODEL], arguments].concat()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// The text of a file whose text layers are read, invisible ones too.
 fn text_layer(root: &TestRoot, file: &Path) -> String {
     let output = root.command(&["infer", "layers", "--json", file.to_str().unwrap()]).output().unwrap();
@@ -65,19 +71,44 @@ fn a_command_writes_documents_as_pdf_into_a_folder() {
     std::fs::create_dir(&scans).unwrap();
     write(&scans.join("receipt.png"), &receipt());
     write(&scans.join("invoice.pdf"), &invoice());
-    let infer = |folder: &Path| {
-        let folders = [&scans, folder].map(|path| path.to_str().unwrap().to_owned());
-        let output = root.command(&["infer", MODEL, &folders[0], "--out-pdf", &folders[1]]).output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (succeeded, told) = infer(&pdfs);
-    assert!(succeeded, "{told}");
+    let infer = |folder: &Path| infer(&root, &[scans.to_str().unwrap(), "--out-pdf", folder.to_str().unwrap()]);
+    let (exit, told) = infer(&pdfs);
+    assert_eq!(exit, Some(0), "{told}");
     assert_eq!(std::fs::read(pdfs.join("invoice.pdf")).unwrap(), invoice());
     assert!(std::fs::read(pdfs.join("receipt.pdf")).unwrap().starts_with(b"%PDF-"));
 
-    let (succeeded, told) = infer(&scans);
-    assert!(!succeeded && told.contains("would be replaced"), "{told}");
+    let (exit, told) = infer(&scans);
+    assert!(exit == Some(1) && told.contains("would be replaced"), "{told}");
     write(&scans.join("receipt.jpg"), &receipt());
-    let (succeeded, told) = infer(&pdfs);
-    assert!(!succeeded && told.contains("would both be"), "{told}");
+    let (exit, told) = infer(&pdfs);
+    assert!(exit == Some(1) && told.contains("would both be"), "{told}");
+}
+
+#[test]
+fn documents_with_an_answer_from_an_earlier_run_get_the_pdf_that_they_lack() {
+    let root = TestRoot::new().models(&[MODEL]);
+    let [scan, answers, pdfs] = ["receipt.png", "answers.jsonl", "pdfs"].map(|name| root.folder.path().join(name));
+    write(&scan, &receipt());
+    let [file, out, into] = [&scan, &answers, &pdfs].map(|path| path.to_str().unwrap());
+    let answered = |count: usize, options: &[&str]| {
+        let (exit, told) = infer(&root, &[&[file, "--out", out], options].concat());
+        assert!(exit == Some(0) && told.contains(&format!("{count} files answered")), "{told}");
+    };
+    answered(1, &[]);
+    answered(0, &[]);
+    answered(1, &["--out-pdf", into]);
+    let made = pdfs.join("receipt.pdf");
+    assert!(std::fs::read(&made).unwrap().starts_with(b"%PDF-"));
+    answered(0, &["--out-pdf", into]);
+    assert_eq!(std::fs::read_to_string(&answers).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_table_has_no_pdf() {
+    let root = TestRoot::new().models(&[MODEL]);
+    let [table, pdfs] = ["rows.csv", "pdfs"].map(|name| root.folder.path().join(name));
+    write(&table, b"a,b\n1,2\n");
+    let (exit, told) = infer(&root, &[table.to_str().unwrap(), "--out-pdf", pdfs.to_str().unwrap()]);
+    assert!(exit == Some(1) && told.contains("run it without --out-pdf"), "{told}");
+    assert!(!pdfs.exists());
 }

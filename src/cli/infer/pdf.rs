@@ -40,6 +40,11 @@ impl PdfFolder {
         self.folder.join(path.file_stem().unwrap_or_default()).with_added_extension("pdf")
     }
 
+    /// True for a document that has a PDF.
+    pub fn has(&self, path: &Path) -> bool {
+        self.target(path).is_file()
+    }
+
     /// Writes the PDF of a file that has this answer.
     pub async fn write(&self, path: &Path, answer: &Map<String, Value>) -> Result<(), String> {
         let read = answer.get(document_reading::KIND.member).ok_or("--out-pdf: the model reads no documents")?;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::files::InputFile;
+use super::pdf::PdfFolder;
 
 /// The beginning of every line.
 const LINE_START: &[u8] = br#"{"file":""#;
@@ -96,11 +97,12 @@ pub type AnsweredFiles = usize;
 
 impl ResultsFile {
     /// Opens the file for answers of this origin to `inputs`, and removes from `inputs` the files that it has answers
-    /// of. Fails when it is another kind of file, has answers of another origin, or another run writes it.
+    /// of, and that have their PDF among `pdfs`. Fails when it is another kind of file, has answers of another origin, or another run writes it.
     pub fn open(
         path: &Path,
         origin: &ResultsOrigin,
         inputs: &mut Vec<InputFile>,
+        pdfs: Option<&PdfFolder>,
     ) -> anyhow::Result<(Self, AnsweredFiles)> {
         // A link stays a link when the file behind it is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -120,7 +122,7 @@ impl ResultsFile {
                 Some("the name is not UTF-8, and a line of --out cannot name it: rename the file".to_owned());
         }
 
-        let mut scan = ResultsScan::new(&path, origin, inputs);
+        let mut scan = ResultsScan::new(&path, origin, inputs, pdfs);
         let length = scan.read(BufReader::new(&file))?;
         let ResultsScan { is_done, removed, .. } = scan;
         let done = is_done.iter().filter(|is_done| **is_done).count();
@@ -208,6 +210,7 @@ struct ResultsScan<'a> {
     origin: &'a ResultsOrigin,
     version: String,
     inputs: &'a [InputFile],
+    pdfs: Option<&'a PdfFolder>,
     by_name: HashMap<Cow<'a, str>, usize>,
     /// The inputs that need no call.
     is_done: Vec<bool>,
@@ -216,13 +219,13 @@ struct ResultsScan<'a> {
 }
 
 impl<'a> ResultsScan<'a> {
-    fn new(path: &'a Path, origin: &'a ResultsOrigin, inputs: &'a [InputFile]) -> Self {
+    fn new(path: &'a Path, origin: &'a ResultsOrigin, inputs: &'a [InputFile], pdfs: Option<&'a PdfFolder>) -> Self {
         // A name that is not UTF-8 has lines of errors only, under a name that may be the one of another file.
         let (named, nameless): (Vec<_>, Vec<_>) =
             inputs.iter().enumerate().partition(|(_, input)| input.path.to_str().is_some());
         let by_name = nameless.into_iter().chain(named).map(|(at, input)| (input.path.to_string_lossy(), at)).collect();
         let is_done = vec![false; inputs.len()];
-        Self { path, origin, version: origin.version.to_string(), inputs, by_name, is_done, removed: Vec::new() }
+        Self { path, origin, version: origin.version.to_string(), inputs, pdfs, by_name, is_done, removed: Vec::new() }
     }
 
     /// Reads all lines; returns their length.
@@ -282,7 +285,8 @@ impl<'a> ResultsScan<'a> {
         let now = || std::fs::metadata(&input.path).ok().map(|metadata| InputFileStamp::from(&metadata));
         let then = written.file_bytes.zip(written.file_modified);
         let then = then.map(|(file_bytes, file_modified)| InputFileStamp { file_bytes, file_modified });
-        let is_current = is_answer && then.is_some() && then == now();
+        let has_pdf = || self.pdfs.is_none_or(|pdfs| pdfs.has(&input.path));
+        let is_current = is_answer && then.is_some() && then == now() && has_pdf();
         *is_done |= is_current;
         Ok(is_current)
     }

@@ -42,7 +42,7 @@ impl ResumedRun {
         top: usize,
     ) -> anyhow::Result<(ResultsFile, AnsweredFiles, Vec<PathBuf>)> {
         let mut inputs: Vec<_> = (0..3).map(|at| InputFile { path: self.photograph(at), problem: None }).collect();
-        let (results, done) = ResultsFile::open(&self.path(), &origin(model, version, top), &mut inputs)?;
+        let (results, done) = ResultsFile::open(&self.path(), &origin(model, version, top), &mut inputs, None)?;
         Ok((results, done, inputs.into_iter().map(|input| input.path).collect()))
     }
 
@@ -158,7 +158,7 @@ fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
     }
     let open = || {
         let mut inputs = [&bad, &lossy, &twin].map(|path| InputFile { path: path.clone(), problem: None }).into();
-        let (results, done) = ResultsFile::open(&run.path(), &origin("m", 1, 5), &mut inputs).unwrap();
+        let (results, done) = ResultsFile::open(&run.path(), &origin("m", 1, 5), &mut inputs, None).unwrap();
         let is_bad = |input: &InputFile| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
         (results, done, inputs.into_iter().map(|input| (is_bad(&input), input.path)).collect::<Vec<_>>())
     };
