@@ -39,7 +39,7 @@ use ledge_service::off_thread::off_thread;
 use serde_json::value::RawValue;
 
 pub use self::operations::Operations;
-use self::operations::{Operation, OperationId, OperationOutcome};
+use self::operations::{Operation, OperationForgotten, OperationId, OperationOutcome};
 use super::App;
 use super::browser;
 use super::call_headers::{self, CallHeaders};
@@ -92,13 +92,14 @@ pub async fn analyze(
     };
     let document = receive(&app, &parts, body, &principal).await?;
     let created_ms = clock::unix_millis();
-    let id = app.operations().begin(&principal, model, created_ms, app.documents().max_operations)?;
+    let (id, forgotten) = app.operations().begin(&principal, model, created_ms, app.documents().max_operations)?;
     let version = options.api_version;
     let location = format!("{address}{ROOT}/documentModels/{}/analyzeResults/{id}?api-version={version}", model.id());
     let location = HeaderValue::try_from(location).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("the host of the request is no part of an address: {error}"))
     })?;
-    let task = AnalysisTask { app: app.clone(), id, created_ms, principal, headers, document, model, options };
+    let task =
+        AnalysisTask { app: app.clone(), id, forgotten, created_ms, principal, headers, document, model, options };
     let shutdown = app.context().shutdown().clone();
     app.context().shutdown().spawn(async move {
         tokio::select! {
@@ -200,6 +201,7 @@ async fn receive(
 struct AnalysisTask {
     app: App,
     id: OperationId,
+    forgotten: OperationForgotten,
     created_ms: u64,
     principal: Principal,
     headers: CallHeaders,
@@ -215,11 +217,12 @@ impl AnalysisTask {
             body: failed_operation(self.created_ms, &failure).into(),
             pdf: None,
         });
-        let (app, id) = (self.app.clone(), self.id);
-        // The document is not kept with its result.
-        drop(self);
+        let Self { app, id, forgotten, document, .. } = self;
+        // It is not kept with its result.
+        drop(document);
         app.operations().end(id, outcome);
-        tokio::time::sleep(app.documents().keep_results()).await;
+        // A result that has given way to another one is not waited for.
+        let _ = tokio::time::timeout(app.documents().keep_results(), forgotten).await;
         app.operations().forget(id);
     }
 

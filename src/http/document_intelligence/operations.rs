@@ -1,6 +1,7 @@
 //! Analyses that were begun, with their results until they are old. They belong to their caller: nobody else finds them.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,7 @@ use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_protocol::document_intelligence::DocumentModel;
+use tokio::sync::oneshot;
 
 /// The time after which a caller with too many operations may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -77,12 +79,22 @@ pub struct Operation {
     pub outcome: Option<OperationOutcome>,
 }
 
+/// Ends, with an error, once an operation is dropped.
+pub type OperationForgotten = oneshot::Receiver<Infallible>;
+
+/// An operation, and the end of the wait for its age.
+#[derive(Debug)]
+struct KeptOperation {
+    operation: Operation,
+    _forgotten: oneshot::Sender<Infallible>,
+}
+
 /// The operations of all callers.
 #[derive(Debug, Default)]
-pub struct Operations(Mutex<HashMap<OperationId, Operation>>);
+pub struct Operations(Mutex<HashMap<OperationId, KeptOperation>>);
 
 impl Operations {
-    fn all(&self) -> MutexGuard<'_, HashMap<OperationId, Operation>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<OperationId, KeptOperation>> {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,10 +106,10 @@ impl Operations {
         model: DocumentModel,
         created_ms: u64,
         most: usize,
-    ) -> Result<OperationId, ApiError> {
+    ) -> Result<(OperationId, OperationForgotten), ApiError> {
         let id = OperationId::generate()?;
         let mut all = self.all();
-        if all.values().filter(|operation| operation.owner == *owner).count() >= most
+        if all.values().filter(|kept| kept.operation.owner == *owner).count() >= most
             && !Self::forget_oldest(&mut all, owner)
         {
             let message = format!(
@@ -105,8 +117,10 @@ impl Operations {
             );
             return Err(ApiError::later(StatusCode::TOO_MANY_REQUESTS, message, RETRY_AFTER));
         }
-        all.insert(id, Operation { owner: owner.clone(), model, created_ms, ended_ms: 0, outcome: None });
-        Ok(id)
+        let (sender, forgotten) = oneshot::channel();
+        let operation = Operation { owner: owner.clone(), model, created_ms, ended_ms: 0, outcome: None };
+        all.insert(id, KeptOperation { operation, _forgotten: sender });
+        Ok((id, forgotten))
     }
 
     /// Drops the oldest result of a caller, for the memory that it takes; false if it has none.
@@ -114,14 +128,15 @@ impl Operations {
         Self::forget_oldest(&mut self.all(), owner)
     }
 
-    fn forget_oldest(all: &mut HashMap<OperationId, Operation>, owner: &Principal) -> bool {
-        let ended = all.iter().filter(|(_, operation)| operation.owner == *owner && operation.outcome.is_some());
-        let oldest = ended.min_by_key(|(_, operation)| operation.ended_ms).map(|(id, _)| *id);
+    fn forget_oldest(all: &mut HashMap<OperationId, KeptOperation>, owner: &Principal) -> bool {
+        let own = all.iter().filter(|(_, kept)| kept.operation.owner == *owner);
+        let ended = own.filter(|(_, kept)| kept.operation.outcome.is_some());
+        let oldest = ended.min_by_key(|(_, kept)| kept.operation.ended_ms).map(|(id, _)| *id);
         oldest.is_some_and(|id| all.remove(&id).is_some())
     }
 
     pub fn end(&self, id: OperationId, outcome: OperationOutcome) {
-        if let Some(operation) = self.all().get_mut(&id) {
+        if let Some(KeptOperation { operation, .. }) = self.all().get_mut(&id) {
             operation.ended_ms = clock::unix_millis();
             operation.outcome = Some(outcome);
         }
@@ -135,7 +150,7 @@ impl Operations {
     pub fn find(&self, id: &str, model: DocumentModel, caller: &Principal) -> Result<Operation, ApiError> {
         let id = id.parse().ok();
         let all = self.all();
-        let found = id.and_then(|id: OperationId| all.get(&id));
+        let found = id.and_then(|id: OperationId| Some(&all.get(&id)?.operation));
         let own = found.filter(|operation| operation.owner == *caller && operation.model == model);
         own.cloned().ok_or_else(|| {
             let message =
@@ -148,6 +163,7 @@ impl Operations {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
 
@@ -160,23 +176,27 @@ mod tests {
     #[test]
     fn an_operation_belongs_to_its_caller() {
         let operations = Operations::default();
-        let id = operations.begin(&Principal::Others, READ, 0, 1).unwrap();
+        let (id, mut forgotten) = operations.begin(&Principal::Others, READ, 0, 1).unwrap();
         let found = |caller: &Principal, model| operations.find(&id.to_string(), model, caller).is_ok();
         assert!(found(&Principal::Others, READ));
         assert!(!found(&Principal::Local, READ));
         assert!(!found(&Principal::Others, DocumentModel::Layout));
+        assert_eq!(forgotten.try_recv(), Err(TryRecvError::Empty));
         operations.forget(id);
         assert!(!found(&Principal::Others, READ));
+        assert_eq!(forgotten.try_recv(), Err(TryRecvError::Closed));
     }
 
     #[test]
     fn a_caller_loses_its_oldest_result_and_waits_while_all_run() {
         let operations = Operations::default();
-        let [first, second] = [(); 2].map(|()| operations.begin(&Principal::Others, READ, 0, 2).unwrap());
-        assert_eq!(operations.begin(&Principal::Others, READ, 0, 2).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
+        let begin = || operations.begin(&Principal::Others, READ, 0, 2);
+        let [(first, _), (second, mut forgotten)] = [(); 2].map(|()| begin().unwrap());
+        assert_eq!(begin().unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
         operations.begin(&Principal::Local, READ, 0, 2).unwrap();
         operations.end(second, ended());
-        operations.begin(&Principal::Others, READ, 0, 2).unwrap();
+        begin().unwrap();
+        assert_eq!(forgotten.try_recv(), Err(TryRecvError::Closed));
         assert!(operations.find(&first.to_string(), READ, &Principal::Others).is_ok());
         assert!(operations.find(&second.to_string(), READ, &Principal::Others).is_err());
     }
