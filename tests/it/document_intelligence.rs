@@ -1,5 +1,7 @@
 //! Azure's form of document analysis, and Open WebUI's: what is begun, found, refused and forgotten, and by whom.
 
+mod hostile;
+
 use std::time::{Duration, Instant};
 
 use base64::Engine;

@@ -82,6 +82,16 @@ fn scan(text: &str) -> Vec<u8> {
     pdf(&objects(&[content.as_bytes()], "/XObject <</I 10 0 R>>", vec![stream(&keys, receipt.as_raw())]), "")
 }
 
+/// A page with 1 GiB of spaces, compressed.
+pub fn spaces() -> Vec<u8> {
+    let mut spaces = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    let part = vec![b' '; 1 << 20];
+    (0..1024).for_each(|_| spaces.write_all(&part).unwrap());
+    let mut bomb = objects(&[b""], "", Vec::new());
+    bomb[4] = stream("/Filter /FlateDecode", &spaces.finish().unwrap());
+    pdf(&bomb, "")
+}
+
 fn start() -> TestDaemon {
     TestRoot::new().models(&[MODEL]).start()
 }
@@ -230,13 +240,7 @@ fn a_hostile_file_is_an_error_within_its_deadline_and_the_next_one_is_read() {
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.error().contains("page 1 asks for too much work"), "{answer:?}");
 
-    // 1 GiB of spaces.
-    let mut spaces = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    let part = vec![b' '; 1 << 20];
-    (0..1024).for_each(|_| spaces.write_all(&part).unwrap());
-    let mut bomb = objects(&[b""], "", Vec::new());
-    bomb[4] = stream("/Filter /FlateDecode", &spaces.finish().unwrap());
-    let answer = post(client, &[], &pdf(&bomb, ""));
+    let answer = post(client, &[], &spaces());
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.error().contains("1024"), "{answer:?}");
 
