@@ -5,6 +5,7 @@
 //! * `geometry.rs` - points, quadrilaterals and upright rectangles of a page, in its pixels
 //! * `page_turn.rs` - the quarter turns that put a page upright
 //! * `detection.rs`, `components.rs`, `rectangle.rs` - find: a map of probabilities into quadrilaterals around lines
+//! * `detection_view.rs`, `faint_print.rs` - find again: the view of a page that shows small or faint lines better
 //! * `line_image.rs` - cut: the picture of a line, level and of the height that the models take
 //! * `line_turn.rs` - turn: the lines that stand upside down
 //! * `recognition.rs`, `ctc.rs` - read: batches of lines of like width, and their characters
@@ -20,6 +21,8 @@
 mod components;
 pub mod ctc;
 pub mod detection;
+pub mod detection_view;
+pub mod faint_print;
 pub mod fields;
 pub mod geometry;
 pub mod line;

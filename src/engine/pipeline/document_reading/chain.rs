@@ -14,15 +14,15 @@ use super::super::prepared_inputs::PreprocessedInputs;
 use super::document::ReadPage;
 use super::models::{FIND, LINE_TURN, PAGE_TURN, READ, RESULTS};
 use super::pages::{self, LeasedPages};
-use super::step::{OcrStep, OcrStepResult, OcrStepTask, PageSource};
+use super::step::{FoundPage, OcrStep, OcrStepResult, OcrStepTask, PageSource};
 use super::steps::{FoundLine, LINES_PER_TURN_RUN, OcrSteps};
 use crate::backend::{ModelPort, ModelSignature};
 use crate::pipeline::chain::{ChainError, ChainStep, Lease, LeaseId, ModelChain, RunSteps, run_all, run_step};
 use crate::pipeline::content::CallContent;
-use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::file_format::FileFormat;
 use crate::pipeline::image::DecodeLimits;
 use crate::pipeline::ocr::ctc::DecodedText;
+use crate::pipeline::ocr::detection_view::DetectionView;
 use crate::pipeline::ocr::geometry::PageArea;
 
 /// The name of the input: the bytes of a file.
@@ -141,7 +141,7 @@ impl OcrCall<'_> {
 
     async fn page_once(&self, number: usize, source: PageSource) -> Result<ReadPage, ChainError> {
         let page = self.steps.lease();
-        let (shape, lines, _memory) = self.lines(&page, source).await?;
+        let (FoundPage { shape, lines, .. }, _memory) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;
         let readings = self.readings(&page, &lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
@@ -159,24 +159,30 @@ impl OcrCall<'_> {
         Ok(self.reader.page(number, shape, read))
     }
 
-    /// The lines of a page, its shape as it stands upright, and its memory.
-    async fn lines(
-        &self,
-        page: &Lease,
-        source: PageSource,
-    ) -> Result<(PageShape, Vec<FoundLine>, MemoryReservation), ChainError> {
+    /// The lines of a page as it stands upright, and its memory.
+    async fn lines(&self, page: &Lease, source: PageSource) -> Result<(FoundPage, MemoryReservation), ChainError> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
             let found = self.step(PAGE_TURN, page, source.take(), OcrStepTask::PageTurn).await?;
             upright = Some(found.upright(form)?);
         }
-        let found = self.step(FIND, page, source, OcrStepTask::Find).await?;
-        let (shape, lines) = found.lines(form, upright, self.reader.lines_max())?;
-        OcrSteps::check_length(&lines)?;
+        let mut view = DetectionView::default();
+        let found = self.step(FIND, page, source, OcrStepTask::Find { view }).await?;
+        let mut found = found.lines(form, upright, self.reader.lines_max())?;
+        // Most pages are looked at once: these are too small or too faint in the picture that the model got.
+        while let Some(next) = self.reader.next_view(view, &found) {
+            let again = self.step(FIND, page, None, OcrStepTask::Find { view: next }).await?;
+            let again = again.lines(form, Some(found.shape), self.reader.lines_max())?;
+            if again.lines.len() < found.lines.len() {
+                break;
+            }
+            (view, found) = (next, again);
+        }
+        OcrSteps::check_length(&found.lines)?;
         // The process of the models keeps the page for its other steps.
-        let memory = self.steps.account().take(shape.bytes())?;
-        Ok((shape, lines, memory))
+        let memory = self.steps.account().take(found.shape.bytes())?;
+        Ok((found, memory))
     }
 
     /// Finds the lines that may be upside down.

@@ -57,11 +57,12 @@ pub(super) fn prepare(
                 Ok(OcrStepResult::Upright(shape))
             })
         }
-        OcrStepTask::Find => {
-            let (input, reader) = (reader.find_input(&stored.page)?, reader.clone());
+        OcrStepTask::Find { view } => {
+            let (input, reader) = (reader.find_input(&stored.page, view, account)?, reader.clone());
             prepared(input, account, move |outputs| {
-                let lines = reader.found_lines(&stored.page, outputs)?;
-                Ok(OcrStepResult::Lines { page: stored.page.shape(), lines })
+                let lines = reader.found_lines(&stored.page, view, outputs)?;
+                let are_faint = OcrSteps::are_faint(&stored.page, &lines);
+                Ok(OcrStepResult::Lines { page: stored.page.shape(), lines, are_faint })
             })
         }
         OcrStepTask::LineTurn { lines } => {
@@ -96,9 +97,12 @@ mod tests {
     use crate::pipeline::kind::Pipeline as _;
     use crate::pipeline::ocr::ctc::CtcAlphabet;
     use crate::pipeline::ocr::detection::{TextDetectionRules, TextDetectionSize};
+    use crate::pipeline::ocr::detection_view::{DetectionView, PixelArea};
+    use crate::pipeline::ocr::geometry::Point;
     use crate::pipeline::ocr::page_turn::QuarterTurns;
 
     const SIDE: u32 = 200;
+    const FIND: OcrStepTask = OcrStepTask::Find { view: DetectionView { area: None, is_strengthened: false } };
 
     fn reader() -> Arc<DocumentReader> {
         let reader = OcrSteps {
@@ -154,8 +158,8 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(result(&pipeline, &turn, on_its_side(), &account), OcrStepResult::Upright(turned));
         }
-        let find = step(&page, None, OcrStepTask::Find);
-        let found = OcrStepResult::Lines { page: turned, lines: Vec::new() };
+        let find = step(&page, None, FIND);
+        let found = OcrStepResult::Lines { page: turned, lines: Vec::new(), are_faint: true };
         assert_eq!(result(&pipeline, &find, nothing(), &account), found);
         assert_eq!(pipeline.chain.pages.count(), 1);
         // The lease is that of the page and of its steps.
@@ -169,6 +173,28 @@ mod tests {
         let never = lease(&pipeline);
         let read = step(&never, None, OcrStepTask::Read { lines: Vec::new() });
         assert_eq!(pipeline.chain.prepare(&read, &account).unwrap_err(), lost);
+    }
+
+    #[test]
+    fn lines_of_a_part_lie_on_the_page() {
+        let pipeline = reader();
+        let account = MemoryAccount::unlimited();
+        let page = lease(&pipeline);
+        let find = |source, left, width| {
+            let area = Some(PixelArea { left, top: 50, width, height: 64 });
+            step(&page, source, OcrStepTask::Find { view: DetectionView { area, is_strengthened: true } })
+        };
+        let is_text = |at: usize| (20..40).contains(&(at / 64)) && (8..56).contains(&(at % 64));
+        let map = (0..64 * 64).map(|at| if is_text(at) { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+        let map = Tensor::from_vec(vec![1, 1, 64, 64], map).unwrap();
+        let found = result(&pipeline, &find(drawn(200), 100, 64), map, &account);
+        let OcrStepResult::Lines { lines, .. } = &found else { panic!("{found:?}") };
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        // The middle of the text in the map, from the corner of the part on.
+        let off = line.area.centre().minus(Point::new(100.0 + 32.0, 50.0 + 30.0));
+        assert!(off.length() < 1.0, "{line:?}");
+        let wrong = pipeline.chain.prepare(&find(None, 190, 64), &account).unwrap_err();
+        assert_eq!(wrong.to_string(), "the view is not on the page");
     }
 
     #[test]
@@ -194,7 +220,7 @@ mod tests {
 
         let file = PageSource::file(Bytes::from_static(include_bytes!("../sample.png")), DecodeLimits::default());
         let page = lease(&pipeline);
-        let find = step(&page, Some(file), OcrStepTask::Find);
+        let find = step(&page, Some(file), FIND);
         drop(pipeline.chain.prepare(&find, &account).unwrap());
         assert_eq!(pipeline.chain.pages.count(), 1);
         drop((page, find));

@@ -11,6 +11,7 @@ use crate::pipeline::chain::{ChainStep, Lease, refused};
 use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::ocr::ctc::DecodedText;
+use crate::pipeline::ocr::detection_view::DetectionView;
 use crate::pipeline::ocr::page_turn::QuarterTurns;
 
 /// The request of a step.
@@ -26,8 +27,8 @@ pub struct OcrStep {
 pub enum OcrStepTask {
     /// Turn the page upright.
     PageTurn,
-    /// Find its lines.
-    Find,
+    /// Find its lines in this view.
+    Find { view: DetectionView },
     /// Find the upside-down ones of these lines.
     LineTurn { lines: Vec<FoundLine> },
     /// Read these lines.
@@ -54,9 +55,18 @@ pub enum PageSourceForm {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum OcrStepResult {
     Upright(PageShape),
-    Lines { page: PageShape, lines: Vec<FoundLine> },
+    Lines { page: PageShape, lines: Vec<FoundLine>, are_faint: bool },
     UpsideDown(Vec<bool>),
     Readings(Vec<DecodedText>),
+}
+
+/// A page whose lines were found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundPage {
+    pub shape: PageShape,
+    pub lines: Vec<FoundLine>,
+    /// Set when most of its lines are faint, or none was found.
+    pub are_faint: bool,
 }
 
 impl OcrStep {
@@ -66,7 +76,7 @@ impl OcrStep {
         let (form, bytes) = source.map(|source| (source.form, source.bytes)).unzip();
         // The rows of its run.
         let rows = match &task {
-            OcrStepTask::PageTurn | OcrStepTask::Find => 1,
+            OcrStepTask::PageTurn | OcrStepTask::Find { .. } => 1,
             OcrStepTask::LineTurn { lines } | OcrStepTask::Read { lines } => lines.len(),
         };
         ChainStep::new(page, &(form, task), bytes, rows)
@@ -90,7 +100,7 @@ impl OcrStep {
             PageSourceForm::Drawn { .. } => 0,
         });
         let lines = match &self.task {
-            OcrStepTask::PageTurn | OcrStepTask::Find => 0,
+            OcrStepTask::PageTurn | OcrStepTask::Find { .. } => 0,
             OcrStepTask::LineTurn { lines } => OcrSteps::bytes_of_turned(lines),
             OcrStepTask::Read { lines } => OcrSteps::bytes_of_read(lines) + reader.bytes_of_scores(lines),
         };
@@ -166,8 +176,8 @@ impl OcrStepResult {
         source: PageSourceForm,
         known: Option<PageShape>,
         lines_max: usize,
-    ) -> Result<(PageShape, Vec<FoundLine>), PostprocessError> {
-        let Self::Lines { page, lines } = self else { return Err(refused("it has no lines")) };
+    ) -> Result<FoundPage, PostprocessError> {
+        let Self::Lines { page, lines, are_faint } = self else { return Err(refused("it has no lines")) };
         let is_right = known.map_or(page.turn == QuarterTurns::None && source.admits(page), |known| known == page);
         if !is_right {
             return Err(refused(&format!("the page is {page:?}, expected {known:?} of {source:?}")));
@@ -178,7 +188,7 @@ impl OcrStepResult {
         if let Some(line) = lines.iter().find(|line| !line.is_near(page.size())) {
             return Err(refused(&format!("{line:?} is not on a page of {}x{}", page.width, page.height)));
         }
-        Ok((page, lines))
+        Ok(FoundPage { shape: page, lines, are_faint })
     }
 
     /// The answers to [`OcrStepTask::LineTurn`], for `count` lines.
@@ -221,8 +231,8 @@ pub fn fuzz_step_result(data: &[u8]) -> bool {
     let fits = |page: PageShape| assert!(LIMITS.check(page.size()).is_ok() && page.width * page.height > 0, "{page:?}");
 
     let upright = result.clone().upright(form).map(fits);
-    let lines = result.clone().lines(form, None, 2).map(|(page, lines)| {
-        fits(page);
+    let lines = result.clone().lines(form, None, 2).map(|FoundPage { shape, lines, .. }| {
+        fits(shape);
         assert!(lines.len() <= 2 && OcrSteps::groups(&lines).iter().flatten().count() == lines.len());
     });
     let turned = result.clone().upside_down(2).map(|turned| assert_eq!(turned.len(), 2));
@@ -269,7 +279,8 @@ mod tests {
         let lines = || proptest::collection::vec(line.clone(), 0..4);
         let task = prop_oneof![
             Just(OcrStepTask::PageTurn),
-            Just(OcrStepTask::Find),
+            any::<bool>()
+                .prop_map(|is_strengthened| OcrStepTask::Find { view: DetectionView { area: None, is_strengthened } }),
             lines().prop_map(|lines| OcrStepTask::LineTurn { lines }),
             lines().prop_map(|lines| OcrStepTask::Read { lines }),
         ];
@@ -285,7 +296,8 @@ mod tests {
     #[test]
     fn a_source_and_bytes_that_do_not_fit_together_are_refused() {
         let source = PageSource::drawn(2, 1, vec![0; 6].into());
-        let step = OcrStep { source, task: OcrStepTask::Find }.encode(&page()).unwrap();
+        let step =
+            OcrStep { source, task: OcrStepTask::Find { view: DetectionView::default() } }.encode(&page()).unwrap();
         assert!(OcrStep::decode(&step).is_ok());
         for bytes in [None, Some(Bytes::from_static(&[0; 5]))] {
             assert!(OcrStep::decode(&ChainStep { bytes, ..step.clone() }).is_err());
@@ -308,7 +320,9 @@ mod tests {
     fn lines_that_are_too_many_or_nowhere_are_refused() {
         let page = shape(100, 50, QuarterTurns::None);
         let found = |page, known, lines: &[FoundLine]| {
-            OcrStepResult::Lines { page, lines: lines.to_vec() }.lines(FILE, known, 2).map(|(_, lines)| lines.len())
+            OcrStepResult::Lines { page, lines: lines.to_vec(), are_faint: false }
+                .lines(FILE, known, 2)
+                .map(|found| found.lines.len())
         };
         assert_eq!(found(page, None, &[line(2.0); 2]), Ok(2));
         assert!(found(page, None, &[line(2.0); 3]).is_err());
@@ -369,7 +383,7 @@ mod tests {
             let readings = texts.into_iter().map(|(text, confidence, places)| DecodedText { text, confidence, places });
             for result in [
                 OcrStepResult::Upright(page),
-                OcrStepResult::Lines { page, lines },
+                OcrStepResult::Lines { page, lines, are_faint: false },
                 OcrStepResult::UpsideDown(turned),
                 OcrStepResult::Readings(readings.collect()),
             ] {

@@ -1,12 +1,15 @@
 //! The steps between the models of one page. Each takes the result of the step before and the outputs of a run, and
 //! makes the tensors of the next run.
 
+use std::borrow::Cow;
+
 use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::{InvoiceXml, TextLayerPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::document::{self, ReadPage, TextSource};
+use super::step::FoundPage;
 use crate::pipeline::content::PipelineInput;
 use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::error::{PostprocessError, PreprocessError};
@@ -14,6 +17,8 @@ use crate::pipeline::file_format::UnexpectedFile;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
 use crate::pipeline::ocr::ctc::{self, CtcAlphabet, DecodedText};
 use crate::pipeline::ocr::detection::{ProbabilityMap, TextDetectionRules, TextDetectionSize};
+use crate::pipeline::ocr::detection_view::DetectionView;
+use crate::pipeline::ocr::faint_print;
 use crate::pipeline::ocr::fields::DocumentFieldDeclaration;
 use crate::pipeline::ocr::geometry::{PageArea, Quadrilateral};
 use crate::pipeline::ocr::line::OcrLine;
@@ -60,7 +65,7 @@ pub struct UprightPage {
 /// gigabyte.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FoundLine {
-    area: Quadrilateral,
+    pub(super) area: Quadrilateral,
 }
 
 impl FoundLine {
@@ -149,19 +154,47 @@ impl OcrSteps {
         UprightPage { picture, turn: QuarterTurns::None }
     }
 
-    /// The picture in which lines are found.
-    pub fn find_input(&self, page: &UprightPage) -> Result<Tensor, PreprocessError> {
-        let preparation = self.size.preparation(page.size(), MIDDLE, MIDDLE);
-        let tensor = preparation.prepare(&page.picture, DataType::Fp32, None);
-        tensor.map_err(|error| PreprocessError::Content(error.to_string()))
+    /// The picture in which lines are found. `account` pays for a part of the page that is cut out.
+    pub fn find_input(
+        &self,
+        page: &UprightPage,
+        view: DetectionView,
+        account: &MemoryAccount,
+    ) -> Result<Tensor, PreprocessError> {
+        let wrong = |error: &dyn std::fmt::Display| PreprocessError::Content(error.to_string());
+        let _hold = account.take(view.bytes())?;
+        let picture = view.of(&page.picture).ok_or_else(|| wrong(&"the view is not on the page"))?;
+        let preparation = self.size.preparation(picture.size(), MIDDLE, MIDDLE);
+        let tensor = preparation.prepare(&picture, DataType::Fp32, None).map_err(|error| wrong(&error))?;
+        if !view.is_strengthened {
+            return Ok(tensor);
+        }
+        let mut planes = tensor.elements::<f32>().map(Cow::into_owned).unwrap_or_default();
+        faint_print::strengthen(&mut planes, preparation.size);
+        Tensor::from_vec(tensor.shape().to_vec(), planes).map_err(|error| wrong(&error))
     }
 
     /// The lines of a page by the outputs of that run.
-    pub fn found_lines(&self, page: &UprightPage, outputs: &[Tensor]) -> Result<Vec<FoundLine>, PostprocessError> {
+    pub fn found_lines(
+        &self,
+        page: &UprightPage,
+        view: DetectionView,
+        outputs: &[Tensor],
+    ) -> Result<Vec<FoundLine>, PostprocessError> {
         let (shape, values) = floats(outputs)?;
         let map = ProbabilityMap::new(shape, &values).ok_or_else(|| unexpected("find", shape))?;
-        let lines = map.lines(self.rules, page.size()).into_iter();
-        Ok(lines.map(|line| FoundLine::at(line.area)).collect())
+        let lines = map.lines(self.rules, view.size(page.size())).into_iter();
+        Ok(lines.map(|line| FoundLine::at(line.area.moved(view.origin()))).collect())
+    }
+
+    /// Returns true if most of these lines of a page are faint, and if there are none.
+    pub fn are_faint(page: &UprightPage, lines: &[FoundLine]) -> bool {
+        faint_print::is_faint(page.image(), &areas(lines))
+    }
+
+    /// The view of a page in which lines are looked for again after this one.
+    pub fn next_view(&self, view: DetectionView, found: &FoundPage) -> Option<DetectionView> {
+        view.next(self.size, found.shape.size(), &areas(&found.lines), found.are_faint)
     }
 
     /// Refuses a page with more text than a page has.
@@ -256,6 +289,10 @@ impl OcrSteps {
     }
 }
 
+fn areas(lines: &[FoundLine]) -> Vec<Quadrilateral> {
+    lines.iter().map(|line| line.area).collect()
+}
+
 fn widest(lines: &[FoundLine]) -> usize {
     lines.iter().map(|line| line.width()).max().unwrap_or(0).next_multiple_of(WIDTH_STEP)
 }
@@ -318,7 +355,7 @@ fn tensor(TextLineBatch { shape, values, filled }: TextLineBatch) -> Result<(Ten
 }
 
 /// The values of the first output of a run.
-fn floats(outputs: &[Tensor]) -> Result<(&[usize], std::borrow::Cow<'_, [f32]>), PostprocessError> {
+fn floats(outputs: &[Tensor]) -> Result<(&[usize], Cow<'_, [f32]>), PostprocessError> {
     let output = outputs.first().ok_or_else(|| PostprocessError::Outputs("the run gave no output".to_owned()))?;
     let values = output.elements::<f32>();
     let values =
@@ -376,7 +413,9 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
     let turns = output(vec![1, 4]).ok();
     let page = OcrSteps::as_it_is(picture.into());
     let Some(page) = turns.and_then(|turns| OcrSteps::upright(&page, &[turns]).ok()) else { return false };
-    let Some(lines) = output(shape(1)).ok().and_then(|map| reader.found_lines(&page, &[map]).ok()) else {
+    let Some(lines) =
+        output(shape(1)).ok().and_then(|map| reader.found_lines(&page, DetectionView::default(), &[map]).ok())
+    else {
         return false;
     };
     assert!(lines.len() <= 20);

@@ -29,6 +29,14 @@ impl Rgb8Image {
         (bytes > 0 && u64::try_from(pixels.len()) == Ok(bytes)).then_some(Self { width, height, pixels })
     }
 
+    /// A rectangle of the picture; `None` for one that reaches over its edges or has no pixel.
+    pub fn part(&self, left: u32, top: u32, width: u32, height: u32) -> Option<Self> {
+        let (start, length) = (left as usize * 3, width as usize * 3);
+        let rows = self.pixels.chunks_exact(self.width as usize * 3).skip(top as usize).take(height as usize);
+        let rows: Option<Vec<&[u8]>> = rows.map(|row| row.get(start..start + length)).collect();
+        Self::new(width, height, rows?.concat())
+    }
+
     pub fn width(&self) -> u32 {
         self.width
     }

@@ -26,10 +26,15 @@ impl TextDetectionSize {
     /// Height and width for a page of this width and height, both multiples of 32 and never more than one step above
     /// `longer_side_max`.
     pub fn fit(self, (width, height): (u32, u32)) -> [u32; 2] {
+        let scale = self.scale((width, height));
+        [height, width].map(|side| rounded_to_step(f64::from(side) * scale))
+    }
+
+    /// The number of pixels in each direction that a pixel of a page of this width and height becomes.
+    pub fn scale(self, (width, height): (u32, u32)) -> f64 {
         let (shorter, longer) = (f64::from(width.min(height).max(1)), f64::from(width.max(height).max(1)));
         let enlarged = (f64::from(self.shorter_side_min) / shorter).max(1.0);
-        let scale = enlarged.min(f64::from(self.longer_side_max) / longer);
-        [height, width].map(|side| rounded_to_step(f64::from(side) * scale))
+        enlarged.min(f64::from(self.longer_side_max) / longer)
     }
 
     /// The steps from a page of this size to the tensor `[1, 3, height, width]`. Channels are blue, green, red, as

@@ -93,6 +93,12 @@ impl Quadrilateral {
         along.y.atan2(along.x)
     }
 
+    /// The same corners at another place.
+    #[must_use]
+    pub fn moved(self, by: Point) -> Self {
+        Self(self.0.map(|corner| corner.plus(by)))
+    }
+
     /// The part from one share of the width to another.
     #[must_use]
     pub fn part(&self, from: f32, to: f32) -> Self {
