@@ -308,6 +308,7 @@ mod tests {
     fn a_page_of_a_size_that_its_source_cannot_have_is_refused() {
         let upright = |source, page| OcrStepResult::Upright(page).upright(source);
         assert!(upright(FILE, shape(100, 50, QuarterTurns::Half)).is_ok());
+        assert!(upright(FILE, shape(50, 100, QuarterTurns::Quarter)).is_ok(), "as many pixels as before");
         assert!(upright(DRAWN, shape(100, 50, QuarterTurns::Half)).is_ok());
         assert!(upright(DRAWN, shape(50, 100, QuarterTurns::Quarter)).is_ok());
         assert!(upright(FILE, shape(100, 51, QuarterTurns::None)).is_err(), "more pixels than the limit");

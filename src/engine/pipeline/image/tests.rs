@@ -342,6 +342,15 @@ fn a_jpeg_that_claims_four_gigapixels_is_refused_from_its_header() {
 }
 
 #[test]
+fn a_photograph_that_is_turned_upright_is_not_larger_than_before() {
+    let turned = PHOTOGRAPHS[1];
+    let picture = decode(turned, DecodeLimits::default()).unwrap();
+    let max_pixels = u64::from(picture.width()) * u64::from(picture.height());
+    assert_eq!(decode(turned, DecodeLimits { max_pixels }), Ok(picture));
+    assert!(matches!(decode(turned, DecodeLimits { max_pixels: max_pixels - 1 }), Err(ImageError::TooLarge { .. })));
+}
+
+#[test]
 fn a_small_file_that_inflates_is_refused_from_its_header() {
     let plain = vec![0; 1000 * 1001];
     for bytes in
