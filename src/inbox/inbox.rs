@@ -239,7 +239,15 @@ impl Inbox {
         };
         let answer = read_document(&self.serving, call).await?;
         let pdf = if self.config.outputs.contains(&InboxOutput::Pdf) {
-            Some(searchable_pdf(file, answer.document.get(), account.clone(), None).await?)
+            let made = searchable_pdf(file, answer.document.get(), account.clone(), None).await;
+            match made.map_err(Unfinished::from) {
+                Ok(pdf) => Some(Ok(pdf)),
+                // The other results say why it is missing.
+                Err(Unfinished::Failed(reason)) if self.config.outputs.contains(&InboxOutput::Json) => {
+                    Some(Err(reason))
+                }
+                Err(unfinished) => return Err(unfinished),
+            }
         } else {
             None
         };
@@ -323,7 +331,7 @@ fn outputs(
     device: &DeviceName,
     claim: &Claim,
     answer: &DocumentAnswer,
-    pdf: Option<Bytes>,
+    pdf: Option<Result<Bytes, String>>,
 ) -> serde_json::Result<DocumentOutputs> {
     let DocumentAnswer { document, version, model } = answer;
     let read: ReadDocument = serde_json::from_str(document.get())?;
@@ -336,6 +344,7 @@ fn outputs(
         read_at: &at,
         model_name: &model.name,
         model_version: *version,
+        pdf_error: pdf.as_ref().and_then(|pdf| pdf.as_ref().err()).map(String::as_str),
         document,
     };
     let fields: Vec<_> = model.config.field.iter().map(|field| field.name.as_str()).collect();
@@ -361,7 +370,7 @@ fn outputs(
     Ok(DocumentOutputs {
         json: wants(InboxOutput::Json).then(|| json(&result)),
         csv: wants(InboxOutput::Csv).then(row),
-        pdf,
+        pdf: pdf.and_then(Result::ok),
         message: json(&message),
     })
 }

@@ -23,6 +23,9 @@ pub struct InboxResult<'a> {
     pub read_at: &'a str,
     pub model_name: &'a ModelName,
     pub model_version: ModelVersion,
+    /// The reason why there is no searchable PDF, if one was to be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pdf_error: Option<&'a str>,
     /// As in the answer to a call.
     pub document: &'a RawValue,
 }

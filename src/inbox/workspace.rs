@@ -248,7 +248,14 @@ impl Workspace {
         let folder_name = OsStr::new(id.as_str());
         let folder = claimed.make_private_child(folder_name)?;
         match watched.rename(&file.name, &folder, &file.name) {
-            Ok(()) => Ok(Some(Claim { id, name: file.name.clone() })),
+            Ok(()) if folder.stamp(&file.name)?.is_some() => Ok(Some(Claim { id, name: file.name.clone() })),
+            // Somebody has put a link or a special file in its place.
+            Ok(()) => {
+                let claim = Claim { id, name: file.name.clone() };
+                folder.rename(&claim.name, &self.folders()?.failed, &claim.original())?;
+                self.folders()?.remove_claim(&claim.id);
+                Ok(None)
+            }
             // The other box was faster; or, on a share, the file is still open elsewhere.
             Err(error) => {
                 let _ = claimed.remove_child(folder_name);
@@ -418,4 +425,114 @@ fn is_id(name: &str) -> bool {
 
 fn gone(error: io::Error) -> ClaimError {
     if error.kind() == io::ErrorKind::NotFound { ClaimError::Gone } else { ClaimError::Files(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn workspace(folder: &TempDir, device: &'static str) -> Workspace {
+        let config = format!("name = 'scans'\npath = {:?}\nsettle_ms = 100\n", folder.path().to_str().unwrap());
+        Workspace::new(toml::from_str(&config).unwrap(), DeviceName::constant(device), vec![DeliveryWay::Webhook])
+    }
+
+    fn put(folder: &TempDir, name: &str, content: &[u8]) {
+        File::options().create(true).append(true).open(folder.path().join(name)).unwrap().write_all(content).unwrap();
+    }
+
+    /// The files of a folder, without hidden ones.
+    fn count(folder: &TempDir, path: &str) -> usize {
+        let entries = std::fs::read_dir(folder.path().join(path)).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.filter(|name| !name.to_str().unwrap().starts_with('.')).count()
+    }
+
+    fn claim_at(workspace: &mut Workspace, begin: Instant, ms: u64) -> Option<Claim> {
+        workspace.claim_next(begin + Duration::from_millis(ms)).unwrap()
+    }
+
+    fn outputs() -> DocumentOutputs {
+        DocumentOutputs {
+            json: Some("{}".into()),
+            csv: Some(("id,file\n".to_owned(), String::new())),
+            pdf: Some("%PDF-".into()),
+            message: "{}".into(),
+        }
+    }
+
+    fn finish(workspace: &mut Workspace, claim: &Claim) -> Result<(), ClaimError> {
+        let stamp = workspace.stamp(claim)?;
+        let outputs = DocumentOutputs { csv: Some(("id,file\n".to_owned(), format!("{},a\n", claim.id))), ..outputs() };
+        workspace.finish(claim, stamp, &outputs)
+    }
+
+    #[test]
+    fn a_claim_outlives_its_process_and_is_finished_once_however_often_it_is_tried() {
+        let (folder, begin) = (tempfile::tempdir().unwrap(), Instant::now());
+        put(&folder, "a.pdf", b"%PDF-");
+        let mut first = workspace(&folder, "one");
+        assert_eq!(claim_at(&mut first, begin, 0), None);
+        let claim = claim_at(&mut first, begin, 100).unwrap();
+        assert!(!folder.path().join("a.pdf").exists());
+        // Another box does not see it, and another start of this one goes on with it.
+        assert_eq!(claim_at(&mut workspace(&folder, "two"), begin, 200), None);
+        drop(first);
+        let mut second = workspace(&folder, "one");
+        assert_eq!(claim_at(&mut second, begin, 300).as_ref(), Some(&claim));
+        assert_eq!(claim_at(&mut second, begin, 400), None);
+
+        finish(&mut second, &claim).unwrap();
+        // As if the process had been killed before the last step.
+        let claimed = folder.path().join(".ledge/one/claimed").join(claim.id.as_str());
+        std::fs::create_dir(&claimed).unwrap();
+        let done = folder.path().join("done").join(claim.original());
+        std::os::unix::fs::symlink(&done, claimed.join("a.pdf")).unwrap();
+        assert!(matches!(finish(&mut second, &claim), Err(ClaimError::Files(_))), "a link is no file");
+        std::fs::remove_file(claimed.join("a.pdf")).unwrap();
+        std::fs::copy(&done, claimed.join("a.pdf")).unwrap();
+        finish(&mut second, &claim).unwrap();
+        assert_eq!((count(&folder, "results"), count(&folder, "done"), count(&folder, "failed")), (3, 1, 0));
+        let table = folder.path().join(format!("results/scans-one-{}.csv", claim.id.month()));
+        assert_eq!(std::fs::read_to_string(table).unwrap(), format!("id,file\n{},a\n", claim.id));
+        assert_eq!(second.undelivered(DeliveryWay::Webhook).unwrap(), [OsString::from(format!("{}.json", claim.id))]);
+        assert!(matches!(finish(&mut second, &claim), Err(ClaimError::Gone)));
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_not_finished() {
+        let (folder, begin) = (tempfile::tempdir().unwrap(), Instant::now());
+        put(&folder, "a.pdf", b"%PDF-");
+        // Its writer has it open while it is claimed.
+        let mut writer = File::options().append(true).open(folder.path().join("a.pdf")).unwrap();
+        let mut files = workspace(&folder, "one");
+        claim_at(&mut files, begin, 0);
+        let claim = claim_at(&mut files, begin, 100).unwrap();
+        let (content, stamp) = files.read(&claim, 100).unwrap();
+        assert_eq!(content.as_deref(), Some(&b"%PDF-"[..]));
+        writer.write_all(b"1.7").unwrap();
+        assert!(matches!(files.finish(&claim, stamp, &outputs()), Err(ClaimError::Changing)));
+        assert!(matches!(files.fail(&claim, stamp, "no", &Bytes::new()), Err(ClaimError::Changing)));
+        assert_eq!((count(&folder, "results"), count(&folder, "failed")), (0, 0));
+        let stamp = files.stamp(&claim).unwrap();
+        files.fail(&claim, stamp, "it is torn", &Bytes::new()).unwrap();
+        assert_eq!(count(&folder, "failed"), 2);
+    }
+
+    #[test]
+    fn no_more_files_are_claimed_while_too_many_messages_wait() {
+        let (folder, begin) = (tempfile::tempdir().unwrap(), Instant::now());
+        put(&folder, "a.pdf", b"%PDF-");
+        let mut files = workspace(&folder, "one");
+        claim_at(&mut files, begin, 0);
+        let waiting = folder.path().join(".ledge/one/undelivered/webhook");
+        std::fs::create_dir_all(&waiting).unwrap();
+        (0..UNDELIVERED_MAX).for_each(|number| drop(File::create(waiting.join(number.to_string())).unwrap()));
+        let refused = files.claim_next(begin + Duration::from_millis(100)).unwrap_err().to_string();
+        assert!(refused.contains("10000 messages wait for the webhook"), "{refused}");
+        std::fs::remove_file(waiting.join("7")).unwrap();
+        assert!(claim_at(&mut files, begin, 200).is_some());
+    }
 }

@@ -13,7 +13,8 @@ TIMEOUT_S = 300
 
 def main():
     path = os.environ["DOCUMENT_SOURCE_PATH"]
-    note = "\n".join(f"{name}: {field['text']}" for name, field in read(path)["fields"].items())
+    # A value of the XML of an invoice may be on no page, and then has no text.
+    note = "\n".join(f"{name}: {field.get('text', field['value'])}" for name, field in read(path)["fields"].items())
     print(note or "Ledge found no fields")
     if note and TOKEN:
         post(f"{PAPERLESS}/api/documents/{os.environ['DOCUMENT_ID']}/notes/", json.dumps({"note": note}).encode(), {
