@@ -141,7 +141,7 @@ impl OcrCall<'_> {
 
     async fn page_once(&self, number: usize, source: PageSource) -> Result<ReadPage, ChainError> {
         let page = self.steps.lease();
-        let (FoundPage { shape, lines, .. }, _memory) = self.lines(&page, source).await?;
+        let (FoundPage { shape, lines, .. }, view, _memory) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;
         let readings = self.readings(&page, &lines).await?;
         // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
@@ -156,11 +156,15 @@ impl OcrCall<'_> {
                 *known = (line, reading);
             }
         }
-        Ok(self.reader.page(number, shape, read))
+        Ok(self.reader.page(number, shape, view, read))
     }
 
-    /// The lines of a page as it stands upright, and its memory.
-    async fn lines(&self, page: &Lease, source: PageSource) -> Result<(FoundPage, MemoryReservation), ChainError> {
+    /// The lines of a page as it stands upright, the view in which they were found, and the memory of the page.
+    async fn lines(
+        &self,
+        page: &Lease,
+        source: PageSource,
+    ) -> Result<(FoundPage, DetectionView, MemoryReservation), ChainError> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
@@ -182,7 +186,7 @@ impl OcrCall<'_> {
         OcrSteps::check_length(&found.lines)?;
         // The process of the models keeps the page for its other steps.
         let memory = self.steps.account().take(found.shape.bytes())?;
-        Ok((found, memory))
+        Ok((found, view, memory))
     }
 
     /// Finds the lines that may be upside down.

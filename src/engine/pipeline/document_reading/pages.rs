@@ -91,14 +91,15 @@ mod tests {
     use super::super::chain::OcrChain;
     use super::super::page_shape::PageShape;
     use super::super::step::PageSource;
+    use super::super::steps::FoundLine;
     use super::*;
     use crate::pipeline::chain::{Lease, ModelChain, result_of};
     use crate::pipeline::image::DecodeLimits;
     use crate::pipeline::kind::Pipeline as _;
-    use crate::pipeline::ocr::ctc::CtcAlphabet;
+    use crate::pipeline::ocr::ctc::{CtcAlphabet, DecodedText};
     use crate::pipeline::ocr::detection::{TextDetectionRules, TextDetectionSize};
     use crate::pipeline::ocr::detection_view::{DetectionView, PixelArea};
-    use crate::pipeline::ocr::geometry::Point;
+    use crate::pipeline::ocr::geometry::{PageArea, Point, Quadrilateral};
     use crate::pipeline::ocr::page_turn::QuarterTurns;
 
     const SIDE: u32 = 200;
@@ -195,6 +196,29 @@ mod tests {
         assert!(off.length() < 1.0, "{line:?}");
         let wrong = pipeline.chain.prepare(&find(None, 190, 64), &account).unwrap_err();
         assert_eq!(wrong.to_string(), "the view is not on the page");
+    }
+
+    #[test]
+    fn print_that_shows_through_a_page_is_not_read() {
+        let reader = reader().chain.reader.clone();
+        let line = |top: f32, confidence| {
+            let area = PageArea { left: 0.0, top, right: 100.0, bottom: top + 10.0 };
+            let reading = DecodedText { text: "ab".to_owned(), confidence, places: vec![0.2, 0.8] };
+            (FoundLine::at(Quadrilateral::upright(area)), reading)
+        };
+        let read = |is_strengthened, confidences: &[f32]| {
+            let shape = PageShape { width: 100, height: 100, turn: QuarterTurns::None };
+            let view = DetectionView { area: None, is_strengthened };
+            let lines =
+                confidences.iter().zip(0_u8..).map(|(confidence, row)| line(20.0 * f32::from(row), *confidence));
+            let page = reader.page(1, shape, view, lines.collect());
+            let results = reader.results(&[page], None).unwrap();
+            let text = results[0].strings().unwrap().next().unwrap().to_vec();
+            String::from_utf8(text).unwrap().matches("ab").count()
+        };
+        assert_eq!(read(false, &[0.9, 0.6, 0.6]), 3);
+        assert_eq!(read(true, &[0.9, 0.9, 0.6]), 2, "faint print");
+        assert_eq!(read(true, &[0.9, 0.6, 0.6]), 0, "the print of the back");
     }
 
     #[test]
