@@ -111,7 +111,9 @@ fn without_an_original_that_answers_right_a_model_that_answers_wrong_is_unavaila
         let (state, reason) = daemon.client().state("m");
         assert_eq!(state, "UNAVAILABLE");
         assert_eq!(reason.matches("differs by 2.613706, more than 0.001").count(), reasons, "{reason}");
-        assert_eq!(reason.contains("model.float.onnx"), float.is_some(), "{reason}");
+        // Some CPUs get advice, which names that file too.
+        let tried = reason.split("; this CPU").next().unwrap();
+        assert_eq!(tried.contains("model.float.onnx"), float.is_some(), "{reason}");
         let refused = audited(daemon, "model_refused");
         assert_eq!(refused, json!({"action": "model_refused", "model": "m", "version": 1, "cause": "golden"}));
     }

@@ -244,14 +244,19 @@ fn two_boxes_of_the_same_name_do_not_share_a_folder() {
     assert_eq!((&state(&first)["read"], &state(&second)["read"]), (&json!(1), &json!(0)));
 }
 
-/// The number of files that two boxes share.
-const FILES: usize = 500;
-
-/// The number of times that one of them is killed.
-const KILLS: usize = 12;
-
 #[test]
 fn two_boxes_read_each_of_many_files_once_while_both_are_killed() {
+    share(150, 5);
+}
+
+#[test]
+#[ignore = "minutes: cargo nextest run --run-ignored all inbox::two_boxes_read"]
+fn two_boxes_read_each_of_five_hundred_files_once_while_both_are_killed() {
+    share(500, 12);
+}
+
+/// Two boxes read this many files in one folder, and one of them is killed this many times.
+fn share(files_in_all: usize, kills: usize) {
     let folder = tempfile::tempdir().unwrap();
     let (scans, hook) = (folder.path().to_owned(), HookServer::start());
     let kinds = [("png", receipt()), ("pdf", data("documents/invoice.pdf")), ("txt", b"no document".to_vec())];
@@ -260,26 +265,29 @@ fn two_boxes_read_each_of_many_files_once_while_both_are_killed() {
     // A failed file has its text first.
     let ended = || names(&scans.join("done")).len() + names(&scans.join("failed")).len() / 2;
     let mut written = 0;
-    for round in 0..KILLS {
-        while written < FILES * (round + 1) / KILLS {
+    for round in 0..kills {
+        while written < files_in_all * (round + 1) / kills {
             let (ending, content) = &kinds[[0, 0, 0, 1, 2][written % 5]];
             write(&scans.join(format!("file-{written:03}.{ending}")), content);
             written += 1;
         }
         // Some way into the work of this round.
-        let wanted = written.saturating_sub(FILES / KILLS / 2);
+        let wanted = written.saturating_sub(files_in_all / kills / 2);
         wait_until("some files are read", &running[0], || ended() >= wanted);
         let killed = running.remove(round % 2);
         running.insert(round % 2, killed.kill().start());
     }
-    wait_until("all files are read", &running[0], || ended() == FILES);
+    wait_until("all files are read", &running[0], || ended() == files_in_all);
 
     let unread = |name: &String| name.rsplit_once('.').unwrap().0.to_owned();
     let failed: BTreeSet<_> = names(&scans.join("failed")).into_iter().collect();
-    assert_eq!((names(&scans.join("done")).len(), failed.len()), (FILES - FILES / 5, 2 * FILES / 5));
+    assert_eq!(
+        (names(&scans.join("done")).len(), failed.len()),
+        (files_in_all - files_in_all / 5, 2 * files_in_all / 5)
+    );
     let expected: BTreeSet<_> =
-        (0..FILES).filter(|number| number % 5 != 4).map(|number| format!("file-{number:03}")).collect();
-    let read = FILES - FILES / 5;
+        (0..files_in_all).filter(|number| number % 5 != 4).map(|number| format!("file-{number:03}")).collect();
+    let read = files_in_all - files_in_all / 5;
     for ending in [".json", ".pdf"] {
         let made: Vec<_> = files(&scans.join("results"), ending);
         assert_eq!(made.len(), read, "{ending}");
@@ -297,7 +305,7 @@ fn two_boxes_read_each_of_many_files_once_while_both_are_killed() {
 
     // Each message at least once: a message that came again has the id of the first.
     let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    while ids.len() < FILES {
+    while ids.len() < files_in_all {
         let message = hook.next().message;
         let text = |key: &str| message[key].as_str().unwrap().to_owned();
         ids.entry(text("file")).or_default().insert(text("id"));

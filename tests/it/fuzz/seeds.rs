@@ -179,7 +179,7 @@ pub fn step_result() -> Vec<Vec<u8>> {
         [&b"\x02ab"[..], &0.5_f32.to_le_bytes(), &[2], &[0.2_f32, 0.9].map(f32::to_le_bytes).concat()].concat();
     vec![
         vec![0, 100, 50, 2],
-        [&[1, 100, 50, 0, 2][..], &corners, &corners].concat(),
+        [&[1, 100, 50, 0, 2][..], &corners, &corners, &[0]].concat(),
         vec![2, 2, 1, 0],
         [&[3, 2][..], &reading, &reading].concat(),
     ]
