@@ -36,11 +36,21 @@ pub enum DocumentReceiver {
     Broker(Arc<dyn DocumentPublisher>),
 }
 
+impl DocumentReceiver {
+    pub fn way(&self) -> DeliveryWay {
+        match self {
+            Self::Webhook(_) => DeliveryWay::Webhook,
+            Self::Broker(_) => DeliveryWay::Mqtt,
+        }
+    }
+}
+
 /// Delivers the messages of an inbox to one receiver.
 #[derive(Debug)]
 pub struct Delivery {
     inbox: Arc<Inbox>,
     receiver: DocumentReceiver,
+    has_message: Arc<Notify>,
     sent: AtomicU64,
     waiting: AtomicU64,
     /// The reason why the last message did not arrive.
@@ -56,8 +66,10 @@ pub struct DeliveryStatus {
 }
 
 impl Delivery {
-    pub fn new(inbox: Arc<Inbox>, receiver: DocumentReceiver) -> Self {
-        Self { inbox, receiver, sent: AtomicU64::new(0), waiting: AtomicU64::new(0), error: Mutex::default() }
+    /// Delivers messages as `has_message` is notified.
+    pub fn new(inbox: Arc<Inbox>, receiver: DocumentReceiver, has_message: Arc<Notify>) -> Self {
+        let [sent, waiting] = [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { inbox, receiver, has_message, sent, waiting, error: Mutex::default() }
     }
 
     pub fn inbox(&self) -> &Inbox {
@@ -65,10 +77,7 @@ impl Delivery {
     }
 
     pub fn way(&self) -> DeliveryWay {
-        match self.receiver {
-            DocumentReceiver::Webhook(_) => DeliveryWay::Webhook,
-            DocumentReceiver::Broker(_) => DeliveryWay::Mqtt,
-        }
+        self.receiver.way()
     }
 
     pub fn status(&self) -> DeliveryStatus {
@@ -86,24 +95,17 @@ impl Delivery {
             match self.deliver_all().await {
                 Ok(()) => {
                     pauses.reset();
-                    self.notified().notified().await;
+                    self.has_message.notified().await;
                 }
                 Err(asked) => tokio::time::sleep(pauses.pause(backoff::random()).max(asked).min(PAUSE_MAX)).await,
             }
         }
     }
 
-    fn notified(&self) -> &Notify {
-        static NEVER: Notify = Notify::const_new();
-        let own = self.inbox.has_message.iter().find(|(way, _)| *way == self.way());
-        own.map_or(&NEVER, |(_, notify)| notify)
-    }
-
     /// Delivers what waits. The error is the pause that the receiver asks for.
     async fn deliver_all(&self) -> Result<(), Duration> {
         let way = self.way();
         let names = self.inbox.files.run(move |files| files.undelivered(way)).await;
-        let names = names.map_err(|error| self.failed(error.to_string(), Duration::ZERO))?;
         self.waiting.store(names.len() as u64, Ordering::Relaxed);
         let mut failures = 0;
         let mut asked = None;

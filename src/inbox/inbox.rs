@@ -21,14 +21,13 @@ use ledge_part::api_error::ApiError;
 use ledge_protocol::document_call::{DocumentAnswer, DocumentCall, read_document};
 use ledge_protocol::searchable::searchable_pdf;
 use ledge_service::off_thread::{WorkThread, off_thread};
-use tokio::sync::Notify;
 
 use crate::claim::{Claim, ClaimId};
 use crate::config::{InboxConfig, InboxOutput};
 use crate::folder::FileStamp;
 use crate::message::{InboxMessage, InboxResult, MessageOutcome, ReadDocument};
 use crate::table::{self, RowHead};
-use crate::workspace::{ClaimError, DeliveryWay, DocumentOutputs, Workspace};
+use crate::workspace::{ClaimError, DocumentOutputs, Undelivered, Workspace};
 
 /// The pauses before a step is tried again that may succeed later.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -49,8 +48,6 @@ pub struct Inbox {
     /// The longest file, in bytes.
     file_bytes_max: usize,
     pub(crate) files: WorkThread<Workspace>,
-    /// Notified when there may be a new message.
-    pub(crate) has_message: Vec<(DeliveryWay, Notify)>,
     figures: InboxFigures,
     /// The reasons why files wait: of the folder, and of claimed files.
     problems: Mutex<BTreeMap<Option<ClaimId>, String>>,
@@ -116,18 +113,17 @@ impl From<ApiError> for Unfinished {
 }
 
 impl Inbox {
-    /// An inbox of the configuration. `ways` are those by which its messages leave the box.
+    /// An inbox of the configuration, with the lists of its messages to each receiver.
     pub fn new(
         config: InboxConfig,
         device: DeviceName,
         serving: Serving,
         file_bytes_max: usize,
-        ways: &[DeliveryWay],
+        undelivered: Vec<Undelivered>,
     ) -> std::io::Result<Self> {
-        let workspace = Workspace::new(config.clone(), device.clone(), ways.to_vec());
+        let workspace = Workspace::new(config.clone(), device.clone(), undelivered);
         Ok(Self {
             files: WorkThread::spawn("inbox", workspace)?,
-            has_message: ways.iter().map(|way| (*way, Notify::new())).collect(),
             config,
             device,
             serving,
@@ -159,11 +155,13 @@ impl Inbox {
         loop {
             let claimed = self.files.run(|files| {
                 let claimed = files.claim_next(Instant::now());
-                (claimed, files.waiting(), files.left_by_others())
+                (claimed, files.waiting(), files.new_left_by_others())
             });
             let (claimed, waiting, left) = claimed.await;
             self.figures.waiting.store(waiting as u64, Ordering::Relaxed);
-            *self.left_by_others.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            if let Some(left) = left {
+                *self.left_by_others.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            }
             match claimed {
                 Ok(Some(claim)) => {
                     self.set_problem(None, None);
@@ -172,7 +170,6 @@ impl Inbox {
                 Ok(None) => {
                     self.set_problem(None, None);
                     pauses.reset();
-                    self.notify();
                     tokio::time::sleep(self.config.poll_interval()).await;
                 }
                 Err(error) => {
@@ -188,18 +185,7 @@ impl Inbox {
         let mut pauses = Backoff::new(FIRST_PAUSE, PAUSE_MAX);
         let mut crashes = 0;
         loop {
-            // A panic about one file must not end the reading of others.
-            let attempt = AssertUnwindSafe(self.attempt(&claim)).catch_unwind().await;
-            let attempt = attempt.unwrap_or_else(|_| Err(Unfinished::Crashed("its processing panicked".to_owned())));
-            let finished = match attempt {
-                Err(Unfinished::Crashed(reason)) if crashes + 1 < CRASHES_MAX => {
-                    crashes += 1;
-                    Err(Unfinished::Later(reason))
-                }
-                Err(Unfinished::Failed(reason) | Unfinished::Crashed(reason)) => self.fail(&claim, reason).await,
-                other => other,
-            };
-            match finished {
+            match self.attempt(&claim, &mut crashes).await {
                 Ok(()) => break,
                 Err(Unfinished::Gone) => {
                     let (inbox, id) = (&self.config.name, &claim.id);
@@ -215,18 +201,29 @@ impl Inbox {
         }
         self.set_problem(Some(&claim.id), None);
         self.files.run(move |files| files.release(&claim)).await;
-        self.notify();
     }
 
-    fn notify(&self) {
-        self.has_message.iter().for_each(|(_, notify)| notify.notify_one());
+    /// Reads a claimed file, and writes its results, or the reason why there are none: of the file as it is now.
+    async fn attempt(&self, claim: &Claim, crashes: &mut u32) -> Result<(), Unfinished> {
+        let about = claim.clone();
+        let stamp = self.files.run(move |files| files.stamp(&about)).await?;
+        // A panic about one file must not end the reading of others.
+        let finished = AssertUnwindSafe(self.read_and_finish(claim, stamp)).catch_unwind().await;
+        match finished.unwrap_or_else(|_| Err(Unfinished::Crashed("its processing panicked".to_owned()))) {
+            Err(Unfinished::Crashed(reason)) if *crashes + 1 < CRASHES_MAX => {
+                *crashes += 1;
+                Err(Unfinished::Later(reason))
+            }
+            Err(Unfinished::Failed(reason) | Unfinished::Crashed(reason)) => self.fail(claim, stamp, reason).await,
+            other => other,
+        }
     }
 
-    /// Reads a claimed file, and writes its results.
-    async fn attempt(&self, claim: &Claim) -> Result<(), Unfinished> {
+    /// Reads a claimed file that has `stamp`, and writes its results.
+    async fn read_and_finish(&self, claim: &Claim, stamp: FileStamp) -> Result<(), Unfinished> {
         let principal = Principal::Inbox(self.config.name.as_str().into());
         let account = self.serving.memory().account(principal.clone());
-        let (file, stamp) = self.read(claim, &account).await?;
+        let file = self.read(claim, stamp, &account).await?;
         let refused = |error: UnexpectedFile| Unfinished::Failed(error.to_string());
         UnexpectedFile::unless_document(&file).map_err(refused)?;
         let call = DocumentCall {
@@ -262,9 +259,7 @@ impl Inbox {
     }
 
     /// Reads a file into counted memory.
-    async fn read(&self, claim: &Claim, account: &MemoryAccount) -> Result<(Bytes, FileStamp), Unfinished> {
-        let about = claim.clone();
-        let stamp = self.files.run(move |files| files.stamp(&about)).await?;
+    async fn read(&self, claim: &Claim, stamp: FileStamp, account: &MemoryAccount) -> Result<Bytes, Unfinished> {
         let too_large = || Unfinished::Failed(format!("it has more than {} bytes", self.file_bytes_max));
         let length = usize::try_from(stamp.bytes).ok().filter(|length| *length <= self.file_bytes_max);
         let length = length.ok_or_else(too_large)?;
@@ -273,12 +268,12 @@ impl Inbox {
         }
         let memory = account.take(length).map_err(|error| Unfinished::Later(error.to_string()))?;
         let about = claim.clone();
-        let (content, stamp) = self.files.run(move |files| files.read(&about, length as u64)).await?;
-        Ok((memory.attach(content.ok_or(Unfinished::Changing)?), stamp))
+        let content = self.files.run(move |files| files.read(&about, stamp)).await?;
+        Ok(memory.attach(content))
     }
 
     /// Puts a file aside that is no readable document.
-    async fn fail(&self, claim: &Claim, reason: String) -> Result<(), Unfinished> {
+    async fn fail(&self, claim: &Claim, stamp: FileStamp, reason: String) -> Result<(), Unfinished> {
         let at = clock::rfc3339(clock::unix_millis());
         let file = claim.shown_name();
         let message = InboxMessage {
@@ -291,12 +286,7 @@ impl Inbox {
         };
         let message = json(&message);
         let (about, why) = (claim.clone(), reason.clone());
-        self.files
-            .run(move |files| {
-                let stamp = files.stamp(&about)?;
-                files.fail(&about, stamp, &why, &message)
-            })
-            .await?;
+        self.files.run(move |files| files.fail(&about, stamp, &why, &message)).await?;
         self.figures.failed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(name: "inbox.document_failed", inbox = %self.config.name, id = %claim.id, reason, "a file is no readable document");
         Ok(())
@@ -333,7 +323,7 @@ fn outputs(
     answer: &DocumentAnswer,
     pdf: Option<Result<Bytes, String>>,
 ) -> serde_json::Result<DocumentOutputs> {
-    let DocumentAnswer { document, version, model } = answer;
+    let DocumentAnswer { document, model } = answer;
     let read: ReadDocument = serde_json::from_str(document.get())?;
     let (id, file) = (claim.id.as_str(), claim.shown_name());
     let at = clock::rfc3339(clock::unix_millis());
@@ -343,7 +333,7 @@ fn outputs(
         file: &file,
         read_at: &at,
         model_name: &model.name,
-        model_version: *version,
+        model_version: model.version,
         pdf_error: pdf.as_ref().and_then(|pdf| pdf.as_ref().err()).map(String::as_str),
         document,
     };
@@ -359,7 +349,7 @@ fn outputs(
         at: &at,
         outcome: MessageOutcome::Read {
             model_name: &model.name,
-            model_version: *version,
+            model_version: model.version,
             fields: &read.fields,
             doubtful: &read.doubtful,
             text,

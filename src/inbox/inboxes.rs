@@ -8,12 +8,13 @@ use ledge_egress::{Egress, EgressContent, EgressPurpose, Webhook};
 use ledge_models::serving::Serving;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
+use tokio::sync::Notify;
 
 use crate::config::{InboxConfig, InboxesConfig};
 use crate::deliver::{Delivery, DocumentPublisher, DocumentReceiver};
 use crate::http::InboxDocument;
 use crate::inbox::Inbox;
-use crate::workspace::DeliveryWay;
+use crate::workspace::Undelivered;
 
 /// The services that inboxes need.
 #[derive(Debug)]
@@ -43,11 +44,16 @@ impl Inboxes {
         let (mut inboxes, mut deliveries) = (Vec::new(), Vec::new());
         for config in config.iter() {
             let receivers = receivers(config, services);
-            let ways: Vec<_> = receivers.iter().map(|(way, _)| *way).collect();
+            let receivers = receivers.into_iter().map(|receiver| (receiver, Arc::new(Notify::new())));
+            let receivers: Vec<_> = receivers.collect();
+            let of_receiver = |(receiver, has_message): &(DocumentReceiver, Arc<Notify>)| {
+                Undelivered::new(receiver.way(), has_message.clone())
+            };
+            let undelivered = receivers.iter().map(of_receiver).collect();
             let (device, serving) = (services.device.clone(), services.serving.clone());
-            let inbox = Arc::new(Inbox::new(config.clone(), device, serving, services.file_bytes_max, &ways)?);
-            let of_inbox = receivers.into_iter().map(|(_, receiver)| Arc::new(Delivery::new(inbox.clone(), receiver)));
-            deliveries.extend(of_inbox);
+            let inbox = Arc::new(Inbox::new(config.clone(), device, serving, services.file_bytes_max, undelivered)?);
+            let delivery = |(receiver, has_message)| Arc::new(Delivery::new(inbox.clone(), receiver, has_message));
+            deliveries.extend(receivers.into_iter().map(delivery));
             inboxes.push(inbox);
         }
         Ok(Self(Arc::new(InboxesState { inboxes, deliveries })))
@@ -94,13 +100,13 @@ impl Inboxes {
     }
 }
 
-/// The receivers of an inbox, each with the way to it.
-fn receivers(config: &InboxConfig, services: &InboxServices<'_>) -> Vec<(DeliveryWay, DocumentReceiver)> {
+/// The receivers of the messages of an inbox.
+fn receivers(config: &InboxConfig, services: &InboxServices<'_>) -> Vec<DocumentReceiver> {
     let webhook = config.webhook.as_ref().map(|webhook| {
         let kind = (EgressPurpose::Document, EgressContent::Document);
-        (DeliveryWay::Webhook, DocumentReceiver::Webhook(Webhook::new(webhook, services.egress, kind)))
+        DocumentReceiver::Webhook(Webhook::new(webhook, services.egress, kind))
     });
     let broker = services.publisher.as_ref().filter(|_| config.mqtt);
-    let broker = broker.map(|publisher| (DeliveryWay::Mqtt, DocumentReceiver::Broker(publisher.clone())));
+    let broker = broker.map(|publisher| DocumentReceiver::Broker(publisher.clone()));
     webhook.into_iter().chain(broker).collect()
 }

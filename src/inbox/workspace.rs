@@ -10,11 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::names::DeviceName;
+use tokio::sync::Notify;
 
 use crate::claim::{Claim, ClaimId};
 use crate::config::{InboxConfig, own_folder};
@@ -58,6 +60,27 @@ impl DeliveryWay {
     }
 }
 
+/// The messages that one receiver has not got yet.
+#[derive(Debug)]
+pub struct Undelivered {
+    way: DeliveryWay,
+    /// Their names, the oldest first.
+    names: BTreeSet<OsString>,
+    /// Notified when there is a new one.
+    has_message: Arc<Notify>,
+}
+
+impl Undelivered {
+    pub fn new(way: DeliveryWay, has_message: Arc<Notify>) -> Self {
+        Self { way, names: BTreeSet::new(), has_message }
+    }
+
+    fn add(&mut self, names: impl IntoIterator<Item = OsString>) {
+        self.names.extend(names);
+        self.has_message.notify_one();
+    }
+}
+
 /// All that comes of a file that was read.
 #[derive(Debug, Clone, Default)]
 pub struct DocumentOutputs {
@@ -85,7 +108,7 @@ pub enum ClaimError {
 pub struct Workspace {
     config: InboxConfig,
     device: DeviceName,
-    ways: Vec<DeliveryWay>,
+    undelivered: Vec<Undelivered>,
     open: Option<InboxFolders>,
     seen: StillFiles,
     /// Files that stand still.
@@ -94,7 +117,9 @@ pub struct Workspace {
     earlier: VecDeque<Claim>,
     /// Claimed files that are being read.
     in_progress: BTreeSet<ClaimId>,
-    left_by_others: Vec<(String, usize)>,
+    /// The other boxes that claimed files more than an hour ago and still have them, each with their number; `None` once
+    /// that was told.
+    left_by_others: Option<Vec<(String, usize)>>,
     looked_for_left: Option<Instant>,
 }
 
@@ -163,6 +188,13 @@ impl InboxFolders {
         self.undelivered.make_child(OsStr::new(way.name()))
     }
 
+    /// The names of the messages that wait for a receiver.
+    fn messages(&self, way: DeliveryWay) -> io::Result<Vec<OsString>> {
+        let mut names = self.of(way)?.names()?;
+        names.retain(|name| name.to_str().and_then(|name| name.strip_suffix(".json")).is_some_and(is_id));
+        Ok(names)
+    }
+
     fn claim(&self, id: &ClaimId) -> Result<OpenFolder, ClaimError> {
         self.claimed.open_child(OsStr::new(id.as_str())).map_err(gone)
     }
@@ -191,17 +223,17 @@ impl InboxFolders {
 
 impl Workspace {
     /// The files of an inbox. Nothing is opened yet.
-    pub fn new(config: InboxConfig, device: DeviceName, ways: Vec<DeliveryWay>) -> Self {
+    pub fn new(config: InboxConfig, device: DeviceName, undelivered: Vec<Undelivered>) -> Self {
         Self {
             config,
             device,
-            ways,
+            undelivered,
             open: None,
             seen: StillFiles::default(),
             ready: VecDeque::new(),
             earlier: VecDeque::new(),
             in_progress: BTreeSet::new(),
-            left_by_others: Vec::new(),
+            left_by_others: None,
             looked_for_left: None,
         }
     }
@@ -222,10 +254,10 @@ impl Workspace {
             self.look_for_left_claims(now)?;
             return Ok(None);
         }
-        for way in self.ways.clone() {
-            let waiting = self.folders()?.of(way)?.names()?.len();
-            if waiting >= UNDELIVERED_MAX {
-                let reason = format!("{waiting} messages wait for the {}, so no more files are taken", way.name());
+        for Undelivered { way, names, .. } in &self.undelivered {
+            if names.len() >= UNDELIVERED_MAX {
+                let (waiting, way) = (names.len(), way.name());
+                let reason = format!("{waiting} messages wait for the {way}, so no more files are taken");
                 return Err(io::Error::other(reason));
             }
         }
@@ -282,6 +314,10 @@ impl Workspace {
         let folders = InboxFolders::open(&self.config, &self.device)?;
         let earlier = folders.claims()?.into_iter().filter(|claim| !self.in_progress.contains(&claim.id));
         self.earlier = earlier.collect();
+        for undelivered in &mut self.undelivered {
+            undelivered.names.clear();
+            undelivered.add(folders.messages(undelivered.way)?);
+        }
         self.open = Some(folders);
         Ok(())
     }
@@ -291,10 +327,11 @@ impl Workspace {
         self.seen.count() + self.earlier.len() + self.in_progress.len()
     }
 
-    /// Reads a claimed file; `None` if it has more than `longest` bytes.
-    pub fn read(&self, claim: &Claim, longest: u64) -> Result<(Option<Bytes>, FileStamp), ClaimError> {
-        let (content, stamp) = self.folders()?.claim(&claim.id)?.read(&claim.name, longest).map_err(gone)?;
-        Ok((content.map(Bytes::from), stamp))
+    /// Reads a claimed file that has `stamp`.
+    pub fn read(&self, claim: &Claim, stamp: FileStamp) -> Result<Bytes, ClaimError> {
+        let (content, now) = self.folders()?.claim(&claim.id)?.read(&claim.name, stamp.bytes).map_err(gone)?;
+        let content = content.filter(|_| now == stamp).ok_or(ClaimError::Changing)?;
+        Ok(content.into())
     }
 
     /// The stamp of a claimed file.
@@ -321,7 +358,7 @@ impl Workspace {
             self.add_row(claim, csv)?;
         }
         self.store_message(claim, &outputs.message)?;
-        let to = if self.config.delete_originals { None } else { Some(&folders.done) };
+        let to = if self.config.delete_originals { None } else { Some(&self.folders()?.done) };
         self.end(claim, to)
     }
 
@@ -364,18 +401,20 @@ impl Workspace {
         Err(io::Error::other(format!("{} has {TABLES_MAX} tables of this month", results.path().display())))
     }
 
-    fn store_message(&self, claim: &Claim, message: &Bytes) -> io::Result<()> {
-        let name = format!("{}.json", claim.id);
-        self.ways.iter().try_for_each(|way| self.folders()?.of(*way)?.replace(OsStr::new(&name), message))
+    fn store_message(&mut self, claim: &Claim, message: &Bytes) -> io::Result<()> {
+        let name = OsString::from(format!("{}.json", claim.id));
+        let folders = self.open.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        for undelivered in &mut self.undelivered {
+            folders.of(undelivered.way)?.replace(&name, message)?;
+            undelivered.add([name.clone()]);
+        }
+        Ok(())
     }
 
     /// The messages that a receiver has not got yet, the oldest first.
-    pub fn undelivered(&self, way: DeliveryWay) -> io::Result<Vec<OsString>> {
-        let Some(folders) = &self.open else { return Ok(Vec::new()) };
-        let mut names = folders.of(way)?.names()?;
-        names.retain(|name| name.to_str().and_then(|name| name.strip_suffix(".json")).is_some_and(is_id));
-        names.sort();
-        Ok(names)
+    pub fn undelivered(&self, way: DeliveryWay) -> Vec<OsString> {
+        let of_way = self.undelivered.iter().filter(|undelivered| undelivered.way == way);
+        of_way.flat_map(|undelivered| undelivered.names.iter().cloned()).collect()
     }
 
     /// One of these messages; `None` if somebody has removed it.
@@ -388,14 +427,18 @@ impl Workspace {
     }
 
     /// The receiver has a message.
-    pub fn delivered(&self, way: DeliveryWay, name: &OsStr) -> io::Result<()> {
-        self.folders()?.of(way)?.remove(name)
+    pub fn delivered(&mut self, way: DeliveryWay, name: &OsStr) -> io::Result<()> {
+        self.folders()?.of(way)?.remove(name)?;
+        if let Some(undelivered) = self.undelivered.iter_mut().find(|undelivered| undelivered.way == way) {
+            undelivered.names.remove(name);
+        }
+        Ok(())
     }
 
     /// The other boxes that claimed files of this folder more than an hour ago and still have them, each with their
-    /// number. It is looked for from time to time.
-    pub fn left_by_others(&self) -> Vec<(String, usize)> {
-        self.left_by_others.clone()
+    /// number; `None` if they were not looked for since this was asked.
+    pub fn new_left_by_others(&mut self) -> Option<Vec<(String, usize)>> {
+        self.left_by_others.take()
     }
 
     fn look_for_left_claims(&mut self, now: Instant) -> io::Result<()> {
@@ -414,7 +457,7 @@ impl Workspace {
                 left.push((name.to_string_lossy().into_owned(), count));
             }
         }
-        self.left_by_others = left;
+        self.left_by_others = Some(left);
         Ok(())
     }
 }
@@ -437,7 +480,8 @@ mod tests {
 
     fn workspace(folder: &TempDir, device: &'static str) -> Workspace {
         let config = format!("name = 'scans'\npath = {:?}\nsettle_ms = 100\n", folder.path().to_str().unwrap());
-        Workspace::new(toml::from_str(&config).unwrap(), DeviceName::constant(device), vec![DeliveryWay::Webhook])
+        let undelivered = vec![Undelivered::new(DeliveryWay::Webhook, Arc::default())];
+        Workspace::new(toml::from_str(&config).unwrap(), DeviceName::constant(device), undelivered)
     }
 
     fn put(folder: &TempDir, name: &str, content: &[u8]) {
@@ -497,8 +541,17 @@ mod tests {
         assert_eq!((count(&folder, "results"), count(&folder, "done"), count(&folder, "failed")), (3, 1, 0));
         let table = folder.path().join(format!("results/scans-one-{}.csv", claim.id.month()));
         assert_eq!(std::fs::read_to_string(table).unwrap(), format!("id,file\n{},a\n", claim.id));
-        assert_eq!(second.undelivered(DeliveryWay::Webhook).unwrap(), [OsString::from(format!("{}.json", claim.id))]);
+        let message = OsString::from(format!("{}.json", claim.id));
+        assert_eq!(second.undelivered(DeliveryWay::Webhook), [message.clone()]);
         assert!(matches!(finish(&mut second, &claim), Err(ClaimError::Gone)));
+        drop(second);
+        let mut third = workspace(&folder, "one");
+        assert_eq!(claim_at(&mut third, begin, 500), None);
+        assert_eq!(third.undelivered(DeliveryWay::Webhook), [message.clone()]);
+        assert_eq!(third.message(DeliveryWay::Webhook, &message).unwrap().as_deref(), Some(&b"{}"[..]));
+        third.delivered(DeliveryWay::Webhook, &message).unwrap();
+        assert!(third.undelivered(DeliveryWay::Webhook).is_empty());
+        assert_eq!(third.message(DeliveryWay::Webhook, &message).unwrap(), None);
     }
 
     #[test]
@@ -510,9 +563,10 @@ mod tests {
         let mut files = workspace(&folder, "one");
         claim_at(&mut files, begin, 0);
         let claim = claim_at(&mut files, begin, 100).unwrap();
-        let (content, stamp) = files.read(&claim, 100).unwrap();
-        assert_eq!(content.as_deref(), Some(&b"%PDF-"[..]));
+        let stamp = files.stamp(&claim).unwrap();
+        assert_eq!(files.read(&claim, stamp).unwrap(), "%PDF-");
         writer.write_all(b"1.7").unwrap();
+        assert!(matches!(files.read(&claim, stamp), Err(ClaimError::Changing)));
         assert!(matches!(files.finish(&claim, stamp, &outputs()), Err(ClaimError::Changing)));
         assert!(matches!(files.fail(&claim, stamp, "no", &Bytes::new()), Err(ClaimError::Changing)));
         assert_eq!((count(&folder, "results"), count(&folder, "failed")), (0, 0));
@@ -526,13 +580,17 @@ mod tests {
         let (folder, begin) = (tempfile::tempdir().unwrap(), Instant::now());
         put(&folder, "a.pdf", b"%PDF-");
         let mut files = workspace(&folder, "one");
-        claim_at(&mut files, begin, 0);
         let waiting = folder.path().join(".ledge/one/undelivered/webhook");
         std::fs::create_dir_all(&waiting).unwrap();
-        (0..UNDELIVERED_MAX).for_each(|number| drop(File::create(waiting.join(number.to_string())).unwrap()));
+        for number in 0..UNDELIVERED_MAX {
+            let id = ClaimId::generate(number as u64).unwrap();
+            drop(File::create(waiting.join(format!("{id}.json"))).unwrap());
+        }
+        claim_at(&mut files, begin, 0);
         let refused = files.claim_next(begin + Duration::from_millis(100)).unwrap_err().to_string();
         assert!(refused.contains("10000 messages wait for the webhook"), "{refused}");
-        std::fs::remove_file(waiting.join("7")).unwrap();
+        let first = files.undelivered(DeliveryWay::Webhook).remove(0);
+        files.delivered(DeliveryWay::Webhook, &first).unwrap();
         assert!(claim_at(&mut files, begin, 200).is_some());
     }
 }

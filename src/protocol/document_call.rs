@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::memory_budget::MemoryAccount;
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::CallContent;
 use ledge_models::repository::LoadedModel;
@@ -37,7 +37,6 @@ pub struct DocumentCall<'a> {
 pub struct DocumentAnswer {
     /// The document as JSON.
     pub document: Box<RawValue>,
-    pub version: ModelVersion,
     /// The version that answered.
     pub model: Arc<LoadedModel>,
 }
@@ -65,10 +64,9 @@ pub async fn read_document(serving: &Serving, call: DocumentCall<'_>) -> Result<
     let told = answered.as_ref().map(|(answer, _)| answer.version);
     log_answered(model, arrived, None, principal, told);
     let (answer, loaded) = answered?;
-    let version = answer.version;
     let result = answer.result.ok_or_else(|| {
         let message = format!("the model '{model}' reads no documents: name one that does");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     })?;
-    Ok(DocumentAnswer { document: result.json, version, model: loaded })
+    Ok(DocumentAnswer { document: result.json, model: loaded })
 }
