@@ -2,10 +2,9 @@
 //!
 //! `Config::load` reads it from all its sources and reports the mistakes of all; a `Config` is valid.
 
-mod alerts;
 mod bindings;
 mod cameras;
-mod inboxes;
+mod receivers;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -308,8 +307,7 @@ impl Config {
         problems.extend(self.grpc_problems());
         problems.extend(self.group_problems());
         problems.extend(self.camera_problems());
-        problems.extend(self.alert_problems());
-        problems.extend(self.inbox_problems());
+        problems.extend(self.receiver_problems());
         problems.extend(self.writer_problems());
         problems
     }
