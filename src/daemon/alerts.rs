@@ -36,8 +36,7 @@ impl AlertPublisher for AlertsToBroker {
     fn publish(&self, alert: &AlertName, payload: Bytes) -> bool {
         // A name is a valid topic level.
         let Ok(topic) = self.topic(alert).parse() else { return false };
-        let (content, content_type) = (EgressContent::Alert, Some("application/json"));
-        let publication = OutgoingPublication { topic, payload, retain: false, content, content_type, receipt: None };
+        let publication = OutgoingPublication::json(topic, payload, EgressContent::Alert);
         self.publisher.is_connected() && self.publisher.publish(publication)
     }
 }

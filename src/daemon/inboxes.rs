@@ -32,16 +32,8 @@ impl DocumentPublisher for DocumentsToBroker {
             }
             let topic = format!("{}/{inbox}", self.topic).parse().map_err(|error| format!("{error}"))?;
             let (receipt, settled) = PublicationReceipt::new();
-            let (content, content_type) = (EgressContent::Document, Some("application/json"));
-            let receipt = Some(receipt);
-            self.publisher.publish(OutgoingPublication {
-                topic,
-                payload,
-                retain: false,
-                content,
-                content_type,
-                receipt,
-            });
+            let publication = OutgoingPublication::json(topic, payload, EgressContent::Document);
+            self.publisher.publish(OutgoingPublication { receipt: Some(receipt), ..publication });
             settled.await.unwrap_or_else(|_| Err("too many messages wait for the broker".to_owned()))
         })
     }

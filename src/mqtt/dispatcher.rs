@@ -607,10 +607,11 @@ impl Dispatcher {
         loop {
             match self.session.next(&size)? {
                 NextPacket::Send(content, packet) => return Some((content, packet)),
-                NextPacket::TooLarge(OutboundMessage { mut message, content, settles, receipt }) => {
+                NextPacket::TooLarge(outbound) => {
+                    outbound.end(Err("it is larger than the broker accepts"));
+                    let OutboundMessage { mut message, content, settles, receipt: _ } = outbound;
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker accepts no packet of that size");
-                    receipt.inspect(|receipt| receipt.settle(Err("it is larger than the broker accepts".to_owned())));
                     if self.takes_errors(&message.topic)
                         && answer::replace(&mut message, &ApiError::with_code(413, text))
                     {

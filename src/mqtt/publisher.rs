@@ -135,6 +135,12 @@ impl Publisher {
 }
 
 impl OutgoingPublication {
+    /// A JSON document that the broker passes on and does not keep.
+    pub fn json(topic: TopicName, payload: Bytes, content: EgressContent) -> Self {
+        let content_type = Some("application/json");
+        Self { topic, payload, retain: false, content, content_type, receipt: None }
+    }
+
     /// The counter of its bytes.
     fn budget<'b>(&self, bytes: &'b mut usize, picture_bytes: &'b mut usize) -> &'b mut usize {
         if self.retain && self.content == EgressContent::Picture { picture_bytes } else { bytes }

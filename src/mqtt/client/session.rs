@@ -40,7 +40,8 @@ pub struct OutboundMessage {
 }
 
 impl OutboundMessage {
-    fn end(&self, result: Result<(), &str>) {
+    /// Tells the part that published it what became of it.
+    pub fn end(&self, result: Result<(), &str>) {
         if let Some(receipt) = &self.receipt {
             receipt.settle(result.map_err(str::to_owned));
         }
@@ -362,18 +363,16 @@ impl MqttSession {
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
-            let OutboundMessage { message, content, settles, receipt } = outbound;
-            let packet = publish(message, None, false, limits);
+            let packet = publish(outbound.message.clone(), None, false, limits);
             if !limits.fits(&packet, size) {
-                let OutgoingPacket::Publish { message, .. } = packet else { return None };
-                return Some(NextPacket::TooLarge(OutboundMessage { message, content, settles, receipt }));
+                return Some(NextPacket::TooLarge(outbound));
             }
             // Nothing more will be known of it.
-            receipt.inspect(|receipt| receipt.settle(Ok(())));
-            if let Some(delivery) = settles {
+            outbound.end(Ok(()));
+            if let Some(delivery) = outbound.settles {
                 self.settle(delivery, ReasonCode::SUCCESS);
             }
-            return Some(NextPacket::Send(content, packet));
+            return Some(NextPacket::Send(outbound.content, packet));
         }
         self.next_acknowledged(limits, size)
     }
