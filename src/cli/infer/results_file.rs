@@ -97,7 +97,8 @@ pub type AnsweredFiles = usize;
 
 impl ResultsFile {
     /// Opens the file for answers of this origin to `inputs`, and removes from `inputs` the files that it has answers
-    /// of, and that have their PDF among `pdfs`. Fails when it is another kind of file, has answers of another origin, or another run writes it.
+    /// of, and that have their PDF among `pdfs`. Fails when it is another kind of file, has answers of another origin, or
+    /// another run writes it.
     pub fn open(
         path: &Path,
         origin: &ResultsOrigin,
