@@ -17,8 +17,8 @@ use crate::pdf_writer::decimal;
 use crate::raster;
 
 /// The most pixels of a picture that is decoded.
-const PIXELS_MAX: u64 = 50_000_000;
-/// The most pixels that are compressed well. 50 million would take most of the CPU time that a document has.
+const PIXELS_MAX: u64 = 52_000_000;
+/// The most pixels that are compressed well. 52 million would take most of the CPU time that a document has.
 const BALANCED_PIXELS_MAX: u64 = 10_000_000;
 /// The resolution of a picture that states none.
 const DOTS_PER_INCH: f64 = 200.0;

@@ -31,7 +31,7 @@ pub struct HttpConfig {
     /// them (tensors, decoded pictures, rows), in bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
-    /// The largest photograph, in pixels.
+    /// The largest photograph, in pixels. A telephone's of 8192 x 6144 has 50.3 million.
     #[serde(deserialize_with = "in_range::<1, 1_000_000_000, _, _>")]
     pub max_pixels: u64,
     /// The most open connections.
@@ -64,7 +64,7 @@ impl Default for HttpConfig {
             allowed_hosts: Vec::new(),
             max_body_bytes: 64 << 20,
             max_memory_bytes: 512 << 20,
-            max_pixels: 50_000_000,
+            max_pixels: 52_000_000,
             max_connections: 1024,
             header_timeout_ms: 30_000,
             body_timeout_ms: 60_000,
