@@ -153,6 +153,9 @@ fn begin(
 fn own_address(app: &App, parts: &Parts) -> Result<String, ApiError> {
     let in_uri = parts.uri.authority().map(Authority::as_str);
     let host = in_uri.or_else(|| parts.headers.get(header::HOST)?.to_str().ok()).unwrap_or_default();
+    if let Some(public) = app.documents().public_url.as_ref().filter(|public| public.is_of(host)) {
+        return Ok(public.to_string());
+    }
     if host.is_empty() || !browser::is_own_host(host.as_bytes(), &app.config().allowed_hosts) {
         let shown: String = host.chars().take(SHOWN_CHARS_MAX).collect();
         let message = format!(

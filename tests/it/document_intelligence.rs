@@ -93,7 +93,7 @@ fn a_receipt_is_analyzed_for_its_caller_alone() {
 
 #[test]
 fn what_cannot_be_analyzed_has_an_error_in_the_form_of_the_service() {
-    let root = root();
+    let root = root().set("documents.public_url=\"https://proxy.example/box\"");
     let key = key(&root, &["far", "--role", "infer"]);
     let daemon = root.start();
     let client = &mut daemon.client();
@@ -126,6 +126,11 @@ fn what_cannot_be_analyzed_has_an_error_in_the_form_of_the_service() {
     let answer = client.receive();
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("http.allowed_hosts"), "{answer:?}");
+    // A proxy has one address for its callers, whatever port they name.
+    client.send(format!("{head}content-length: 5\r\n\r\n%PDF-").replace("far.example", "Proxy.example:444").as_bytes());
+    let answer = client.receive();
+    let address = answer.header("operation-location").unwrap().to_owned();
+    assert!(address.starts_with("https://proxy.example/box/documentintelligence/"), "{address}");
 
     let client = &mut daemon.client();
     let path = location(&begin(client, READ, &[], b"%PDF-1.7 nothing of one"));
