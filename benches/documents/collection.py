@@ -5,6 +5,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+from documents import readings
+
 TRUTH, LOOK = "truth.jsonl", "look.jsonl"
 MADE = ("files", "boxes", "pages", "xml", TRUTH, LOOK)  # what a set has of ours
 
@@ -44,6 +46,7 @@ class Collection:
         self.left_out[reason] += 1
 
     def save(self):
+        readings.complete(self.name, self.rows, read_rows)
         write_rows(self.folder / TRUTH, sorted(self.rows, key=lambda row: row["file"]))
 
 

@@ -8,6 +8,7 @@ import unicodedata
 from decimal import Decimal, InvalidOperation
 
 RIGHT, WRONG, MISSING = "right", "wrong", "missing"
+INVENTED = "invented"  # a value for a field that the page does not have
 FIELDS = ("total", "date", "number", "supplier", "due_date", "net", "tax", "currency", "iban", "vat_id")
 HALF_A_CENT = Decimal("0.005")
 SIMILAR = 0.8
@@ -18,15 +19,16 @@ LEGAL_FORMS = re.compile(rf"\b({LEGAL_WORDS})\b")
 
 
 def judge(field, row, fields):
-    """RIGHT, WRONG or MISSING for a field of an answer, or None if the row of the truth says nothing about it."""
-    if not has_truth(field, row):
-        return None
+    """RIGHT, WRONG or MISSING for a field of an answer, INVENTED for a value of a field that the page does not have, or None if the row of the
+    truth says nothing about it."""
     answer = value_of(field, fields)
-    if answer in (None, "", [], {}):
+    has_answer = answer not in (None, "", [], {})
+    if not has_truth(field, row):
+        return INVENTED if has_answer and field in row.get("without", ()) else None
+    if not has_answer:
         return MISSING
-    if field == "supplier":
-        return RIGHT if any(is_supplier(name, answer) for name in [row["truth"]["supplier"], *row.get("supplier_also", [])]) else WRONG
-    return RIGHT if RULES[field](row["truth"][field], answer) else WRONG
+    truths = [row["truth"][field], *row.get(f"{field}_also", ())]
+    return RIGHT if any(RULES[field](truth, answer) for truth in truths) else WRONG
 
 
 def has_truth(field, row):
@@ -159,4 +161,4 @@ def compact(text):
 
 
 RULES = {"total": is_amount, "net": is_amount, "date": is_date, "due_date": is_date, "number": is_number, "tax": is_tax, "currency": is_code,
-         "iban": is_code, "vat_id": is_vat_id}
+         "iban": is_code, "vat_id": is_vat_id, "supplier": is_supplier}

@@ -95,8 +95,8 @@ def bound(point):
 
 
 def is_without(field, row):
-    """True for a field that no document of this kind has, so that all candidates are wrong."""
-    return field == "due_date" and row["kind"] == "receipt"
+    """True for a field that the document or all of its kind do not have, so that all candidates are wrong."""
+    return field in row.get("without", ()) or field == "due_date" and row["kind"] == "receipt"
 
 
 def fit(questions, count):

@@ -5,9 +5,9 @@
     python3 benches/documents/measure.py ../documents --from look.jsonl --set facturx
     python3 benches/documents/measure.py ../documents --url http://127.0.0.1:8000 --part hidden --save hidden.jsonl
 
-Documents are sent one at a time. Those whose truth is in doubt are counted apart. Of the part "hidden" only totals are printed, and no name or
-text of a document: rules of the reader that were written after a look at it would be measured on what they were written for. So leave the saved
-answers of that part closed, too. compare.py says when an answer is right. Needs Python 3.9 and nothing else.
+Documents are sent one at a time. Those whose truth is in doubt are counted apart. Of the part "hidden" only totals are printed, together, by set
+and by region, and no name or text of a document: rules of the reader that were written after a look at it would be measured on what they were
+written for. So leave the saved answers of that part closed, too. compare.py says when an answer is right. Needs Python 3.9 and nothing else.
 """
 import argparse
 import http.client
@@ -24,7 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents
 
 from documents import tables  # noqa: E402
 from documents.collection import LOOK, TRUTH, read_rows  # noqa: E402
-from documents.compare import FIELDS, WRONG, confidence_of, value_of  # noqa: E402
+from documents.compare import FIELDS, INVENTED, WRONG, confidence_of, value_of  # noqa: E402
 
 MODEL = "document_reader"
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".pdf": "application/pdf", ".tiff": "image/tiff", ".webp": "image/webp"}
@@ -133,9 +133,8 @@ def report(options, documents, answers):
     yield from tables.by_field(certain, f"The fields of {len(certain)} documents")
     if doubtful:
         yield from tables.by_field(doubtful, f"The fields of {len(doubtful)} more documents, whose truth is in doubt")
-    if is_open(options):
-        yield from tables.by_group(certain, "By set", lambda document: document.set)
-        yield from tables.by_group(certain, "By region", lambda document: document.row["region"])
+    yield from tables.by_group(certain, "By set", lambda document: document.set)
+    yield from tables.by_group(certain, "By region", lambda document: document.row["region"])
     made = tables.curves(certain)
     yield from itertools.chain(tables.summary(made), tables.by_threshold(made), tables.by_coverage(made))
     if is_open(options) and options.wrong:
@@ -162,10 +161,10 @@ def wrong_answers(judged):
     yield "\n### Wrong answers\n"
     for document in judged:
         for field, state in document.states.items():
-            if state == WRONG:
+            if state in (WRONG, INVENTED):
                 read, sure = value_of(field, document.fields), confidence_of(field, document.fields)
                 doubt = f" (in doubt: {'; '.join(document.row['doubt'])})" if document.has_doubt else ""
-                expected = shown(document.row["truth"][field])
+                expected = shown(document.row["truth"].get(field, "none"))
                 yield f"* {document.set}/{document.row['file']}: {field} is {expected}, read {shown(read)} at {sure:.3f}{doubt}"
 
 

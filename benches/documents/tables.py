@@ -1,7 +1,7 @@
 """Tables of right, wrong and missing answers in Markdown. They have no word of a document in them."""
 from collections import Counter
 
-from documents.compare import FIELDS, MISSING, RIGHT, WRONG, confidence_of, judge
+from documents.compare import FIELDS, INVENTED, MISSING, RIGHT, WRONG, confidence_of, judge
 from documents.curve import THRESHOLDS, TENTHS, WIDE_COVERAGE, WRONG_MAX, Curve
 
 STATES = (RIGHT, WRONG, MISSING)
@@ -20,13 +20,14 @@ class Judged:
 
 
 def by_field(documents, title):
-    """A row for each field."""
-    yield from heading(title, ["field", "with truth", *STATES, "right, %", "wrong, % of the answers"])
+    """A row for each field. An invented value is a wrong answer, too."""
+    yield from heading(title, ["field", "with truth", *STATES, INVENTED, "right, %", "wrong, % of the answers"])
     for field in FIELDS:
         counts = count(documents, field)
-        truths, answers = sum(counts.values()), counts[RIGHT] + counts[WRONG]
+        truths, wrong = sum(counts[state] for state in STATES), counts[WRONG] + counts[INVENTED]
         if truths:
-            yield line([field, truths, *(counts[state] for state in STATES), percent(counts[RIGHT], truths), percent(counts[WRONG], answers)])
+            states = [counts[state] for state in (*STATES, INVENTED)]
+            yield line([field, truths, *states, percent(counts[RIGHT], truths), percent(wrong, counts[RIGHT] + wrong)])
 
 
 def by_group(documents, title, group_of):
@@ -52,7 +53,7 @@ def curves(documents):
         states = [(confidence_of(field, document.with_doubtful), document.all_states[field]) for document in documents if field in document.all_states]
         answers = [(confidence, state == RIGHT) for confidence, state in states if state != MISSING]
         if answers:
-            made[field] = Curve(answers, len(states))
+            made[field] = Curve(answers, sum(state != INVENTED for _, state in states))
     return made
 
 

@@ -2,7 +2,7 @@
 import unittest
 
 import context  # noqa: F401
-from documents.compare import MISSING, RIGHT, WRONG, confidence_of, judge
+from documents.compare import INVENTED, MISSING, RIGHT, WRONG, confidence_of, judge
 
 
 def judged(field, truth, value, **row):
@@ -23,6 +23,17 @@ class Comparison(unittest.TestCase):
 
     def test_a_field_without_a_truth_is_not_judged(self):
         self.assertIsNone(judge("date", {"truth": {"total": "1.00"}}, {"date": {"value": "2024-01-02"}}))
+
+    def test_a_value_of_a_field_that_the_page_does_not_have_is_invented(self):
+        row = {"truth": {}, "without": ["number"]}
+        self.assertEqual(judge("number", row, {"number": {"value": "7"}}), INVENTED)
+        self.assertIsNone(judge("number", row, {}))
+        self.assertIsNone(judge("net", row, {"net": {"value": "7.00"}}))
+
+    def test_a_page_may_have_two_numbers_that_are_right(self):
+        self.all_are(RIGHT, "number", [("A1", "A1")])
+        self.assertEqual(judged("number", "A1", "B2", number_also=["B2"]), RIGHT)
+        self.assertEqual(judged("number", "A1", "C3", number_also=["B2"]), WRONG)
 
     def test_amounts_are_equal_to_the_cent(self):
         self.all_are(RIGHT, "total", [("13.70", {"amount": "13.70", "currency": None}), ("13.70", {"amount": "13.7"}),
