@@ -8,7 +8,7 @@ Each repository of sources.tsv is fetched from GitHub at its pinned commit into 
 nothing is fetched: the clones are those in that folder, `<owner>+<name>`, bare or not. A set is made again from nothing. Then the documents
 are divided into the parts "look" and "hidden" (split.py). README.md says what the sets are, and who may look at what.
 
-The set facturx needs `make setup-documents`; the others need Python 3.9 and git. Many documents are of real people and companies and
+The sets facturx and world need `make setup-documents`; the others need Python 3.9 and git. Many documents are of real people and companies and
 have no licence: keep them where they are, and publish none of them.
 """
 import argparse
@@ -26,6 +26,9 @@ from documents.sets import SETS  # noqa: E402
 from peers import fetch  # noqa: E402
 
 
+NEED_PACKAGES = {"facturx", "world"}
+
+
 def parse():
     parser = argparse.ArgumentParser(prog="benches/documents/collect.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sets are written")
@@ -39,7 +42,7 @@ def run_with_packages():
     """Runs this command again with the Python of `make setup-documents`, which has pymupdf."""
     python = fetch.python_of("documents")
     if not python:
-        sys.exit("the set facturx needs pymupdf: run `make setup-documents` first, or choose other sets with --set")
+        sys.exit("the sets facturx and world need pymupdf: run `make setup-documents` first, or choose other sets with --set")
     if Path(sys.executable) != python:
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
 
@@ -69,7 +72,7 @@ def divide(folder):
 def main():
     options = parse()
     names = options.sets or list(SETS)
-    if "facturx" in names:
+    if NEED_PACKAGES & set(names):
         run_with_packages()
     options.folder.mkdir(parents=True, exist_ok=True)
     clones = Clones(options.sources or options.folder / ".clones", may_fetch=options.sources is None)

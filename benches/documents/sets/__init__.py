@@ -20,4 +20,5 @@ SETS = {
     "arabic_invoices": [by_hand.collect],
     "small_tests": [by_hand.collect, annotated.taiwan],
     "receipts_de_us": [by_hand.collect],
+    "world": [by_hand.collect],
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from documents.collection import read_rows
 
 TRUTHS = Path(__file__).resolve().parents[1] / "truths"
+PAGES = ("page=", "pages=")  # "#pages=1-3" behind a path
 READ_BY = "looked"  # without another word: read off the picture
 
 
@@ -24,14 +25,24 @@ def rows_of(name):
 
 def collect(collection):
     for repository, path, row in rows_of(collection.name):
-        if "#" in path:
+        file, _, part = path.partition("#")
+        if part and not part.startswith(PAGES):
             continue  # in an archive
-        content = collection.clones.open(repository).read(path)
+        content = collection.clones.open(repository).read(file)
         if content is None:
             collection.leave_out("not in the clone")
             continue
-        collection.put(row["file"], content)
+        collection.put(row["file"], with_pages(content, part.partition("=")[2]) if part else content)
         collection.add(repository=repository, path=path, **{"by": READ_BY, **row})
+
+
+def with_pages(content, pages):
+    """A PDF with only these of its pages: "2", or "1-3". The others are of other documents."""
+    import pymupdf  # of `make setup-documents`
+    first, _, last = pages.partition("-")
+    with pymupdf.open(stream=content) as document:
+        document.select(range(int(first) - 1, int(last or first)))
+        return document.tobytes()
 
 
 def azure_training(collection):
