@@ -201,8 +201,11 @@ impl<'p> DocumentText<'p> {
         });
         let rows: Vec<RowText<'p>> = rows.collect();
         let words: Vec<RowWords> = rows.iter().map(words::meanings).collect();
-        let amounts = labelled_amount::of_rows(&rows, &words);
+        let mut amounts = labelled_amount::of_rows(&rows, &words);
         let origin = Origin::of(&rows, &amounts);
+        for amount in amounts.iter_mut().map(|amount| &mut amount.amount) {
+            amount.currency = amount.currency.and_then(|code| origin.of_dollars(code));
+        }
         Self { rows, words, amounts, origin }
     }
 
@@ -214,7 +217,7 @@ impl<'p> DocumentText<'p> {
             Pattern::Total => total::candidates(rows, amounts),
             Pattern::Net => taxes::net_candidates(rows, amounts),
             Pattern::Tax => taxes::tax_candidates(rows, amounts),
-            Pattern::Currency => currency::candidates(rows, amounts, origin),
+            Pattern::Currency => currency::candidates(rows, words, amounts, origin),
             Pattern::Supplier => supplier::candidates(rows, words, amounts),
             Pattern::DocumentDate | Pattern::DueDate => document_date::candidates(rows, words, origin),
             Pattern::DocumentNumber => document_number::candidates(rows, words, amounts),

@@ -24,10 +24,14 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[La
     let facts = NumberFacts { rows, words, amounts };
     let mut found: Vec<FieldCandidate> = Vec::new();
     for (index, (row, own)) in rows.iter().zip(words).enumerate() {
-        let tokens = tokens(row, own);
+        let mut above = index.checked_sub(1).and_then(|above| words.get(above)).into_iter().flatten();
+        let tokens = tokens(row, own, above.any(|(_, meaning)| meaning.is_of_documents()));
+        let tax_numbers = identifiers::national_tax_numbers(row.chars(), false);
+        let is_tax_number = |chars: &Range<usize>| tax_numbers.iter().any(|(place, ..)| overlap(place, chars));
         for chars in tokens.iter().cloned() {
             let text = row.text(&chars).replace(' ', "");
-            if let Some(evidence) = facts.evidence(index, &tokens, &chars, &text) {
+            if let Some(mut evidence) = facts.evidence(index, &tokens, &chars, &text) {
+                evidence.fact("tax number", is_tax_number(&chars));
                 found.push(FieldCandidate { row: index, chars, value: ParsedFieldValue::Text(text), evidence });
             }
         }
@@ -35,8 +39,8 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[La
     found
 }
 
-/// The numbers of a row that are not dates.
-fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<Range<usize>> {
+/// The numbers of a row that are not dates. `is_labelled` if the row above has the label of a document's number.
+fn tokens(row: &RowText<'_>, words: &RowWords, is_labelled: bool) -> Vec<Range<usize>> {
     let dates = date::found(row.chars(), DayOrder::DayFirst);
     // A date may be a part of a number, as in "FS/22/09/51" and "20161223-10019".
     let is_sign = |at: Option<usize>| at.is_some_and(|at| matches!(row.chars().get(at), Some('-' | '/' | '_')));
@@ -49,14 +53,18 @@ fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<Range<usize>> {
     };
     let mut found: Vec<Range<usize>> = Vec::new();
     for start in std::iter::once(0).chain(words.iter().map(|(place, _)| place.end)) {
-        // The "INV" of "INV-2023-001" is a part of the number, and so is the "EXP" of "EXP2025001".
+        // The "INV" of "INV-2023-001" is a part of the number, and so are the "EXP" of "EXP2025001", and the "INV" of
+        // "INV2025001" if another word is the label.
         let is_joined = |word: &Range<usize>, meaning: WordMeaning| {
             let has_digit = row.chars().get(word.end).is_some_and(char::is_ascii_digit);
-            is_sign(Some(word.end)) || has_digit && word.len() <= SERIES_MAX && !meaning.is_of_documents()
+            let is_label =
+                |(other, meaning): &(Range<usize>, WordMeaning)| meaning.is_of_documents() && other.end <= word.start;
+            let is_prefix = || !meaning.is_of_documents() || is_labelled || words.iter().any(is_label);
+            is_sign(Some(word.end)) || has_digit && word.len() <= SERIES_MAX && is_prefix()
         };
         let joined = words.iter().find(|(word, meaning)| word.end == start && is_joined(word, *meaning));
         let end = words.iter().map(|(place, _)| place.start).find(|word| *word >= start);
-        let start = joined.map_or(start, |(word, _)| word.start);
+        let start = joined.map_or(start, |(word, _)| before_signs(row.chars(), word.start));
         let part = row.chars().get(start..end.unwrap_or(row.chars().len())).unwrap_or_default();
         let numbers = identifiers::numbers(part, 1).into_iter().take(TOKENS);
         let numbers = numbers.map(|found| whole(part, found.chars)).map(|chars| start + chars.start..start + chars.end);
@@ -67,6 +75,19 @@ fn tokens(row: &RowText<'_>, words: &RowWords) -> Vec<Range<usize>> {
         }
     }
     found
+}
+
+/// The begin of what signs join with the character at `start`, as the "NG" of "NG-INV-2025".
+fn before_signs(chars: &[char], start: usize) -> usize {
+    let is_sign = |char: &char| matches!(char, '-' | '/' | '_');
+    let before = chars.get(..start).unwrap_or_default();
+    let length = before.iter().rev().take_while(|char| char.is_alphanumeric() || is_sign(char)).count();
+    let part = before.get(before.len() - length..).unwrap_or_default();
+    if part.last().is_some_and(is_sign) {
+        start - length + part.iter().take_while(|char| is_sign(char)).count()
+    } else {
+        start
+    }
 }
 
 /// A number with the series before it, as in "CR 1806/0729", with what a space behind a dash divides from it, and without

@@ -172,8 +172,9 @@ pub(super) fn vat_ids(chars: &[char]) -> Vec<FieldMatch> {
     })
 }
 
-/// Tax numbers in the forms of single countries: of India, the Emirates, Saudi Arabia, Switzerland and Australia; behind
-/// a label also digits without a country. Each with whether its form has a country, and its check digit if that is known.
+/// Tax numbers in the forms of single countries: of India, the Emirates, Saudi Arabia, Switzerland, Australia, Japan,
+/// Thailand and Canada; behind a label also digits without a country. Each with whether its form has a country, and its
+/// check digit if that is known.
 pub(super) fn national_tax_numbers(
     chars: &[char],
     is_labelled: bool,
@@ -188,20 +189,30 @@ pub(super) fn national_tax_numbers(
             text.len() == 12 && text.starts_with("CHE") && text.chars().skip(3).all(|char| char.is_ascii_digit());
         let is_gulf =
             is_digits && text.len() == 15 && (text.starts_with("10") || (text.starts_with('3') && text.ends_with('3')));
+        let digits = digits_of(&text);
+        // Companies of Thailand have a 0 in front.
+        let is_thai = is_digits && text.starts_with('0') && is_thai_number(&digits);
+        let is_japanese = text.starts_with('T') && text.len() == 14 && is_japanese_number(&digits);
         // A bare number is one of many things: only right behind its label.
         let is_first =
             chars.get(..start).is_some_and(|before| before.iter().filter(|char| char.is_alphanumeric()).count() <= 4);
-        (is_indian || is_swiss || is_gulf || (is_labelled && is_first && is_digits)).then_some((start..end, text))
+        let is_known = is_indian || is_swiss || is_gulf || is_thai || is_japanese || is_canadian_number(&text);
+        (is_known || (is_labelled && is_first && is_digits)).then_some((start..end, text))
     });
     for FieldMatch { chars, value } in found {
         let Some(text) = value.into_text() else { continue };
-        let digits: Vec<u32> = text.chars().filter_map(|char| char.to_digit(10)).collect();
+        let digits = digits_of(&text);
         let (has_country, check) = match text.len() {
             12 if text.starts_with("CHE") => (true, Some(is_swiss_number(&digits))),
+            15 if is_canadian_number(&text) => (true, Some(true)),
+            15 if is_gstin(&text) => (true, Some(is_indian_check(&text))),
             15 => (true, None),
+            14 if text.starts_with('T') => (true, Some(true)),
+            13 if is_thai_number(&digits) => (text.starts_with('0'), Some(true)),
             11 if is_australian_number(&digits) => (false, Some(true)),
             11 => (false, Some(is_luhn(&digits))),
-            9 if is_british_number(&digits) => (false, Some(true)),
+            10 if is_polish_number(&digits) => (false, Some(true)),
+            9 if is_british_number(&digits) || is_portuguese_number(&digits) => (false, Some(true)),
             _ => (false, None),
         };
         all.push((chars, text, has_country, check));
@@ -223,13 +234,129 @@ fn is_gstin(text: &str) -> bool {
 
 /// Compares the check digit of a tax number with its country, where the rule is known.
 pub(super) fn is_checked_vat_id(text: &str) -> Option<bool> {
-    let digits: Vec<u32> = text.chars().filter_map(|char| char.to_digit(10)).collect();
+    let digits = digits_of(text);
     match text.get(..2)? {
         "DE" => Some(is_german_number(&digits)),
         "IT" => Some(is_luhn(&digits)),
         "GB" => Some(is_british_number(digits.get(..9)?)),
+        "PL" => Some(is_polish_number(&digits)),
+        "PT" => Some(is_portuguese_number(&digits)),
+        "RO" => Some(is_romanian_number(&digits)),
+        "DK" => Some(remainder(&digits, &[2, 7, 6, 5, 4, 3, 2, 1], 11) == Some(0)),
+        "FI" => Some(remainder(&digits, &[7, 9, 10, 5, 8, 4, 2, 1], 11) == Some(0)),
+        "BE" => Some(is_belgian_number(&digits)),
+        // The first two may be letters, for which no rule is published.
+        "FR" if digits.len() == 11 => Some(is_french_number(&digits)),
         _ => None,
     }
+}
+
+/// The currency of the country whose form a tax number has, if the form is of one country alone.
+pub(super) fn currency_of(vat_id: &str) -> Option<&'static str> {
+    let digits = digits_of(vat_id);
+    let country = vat_id.get(..2)?;
+    let currency = match country {
+        "GB" => "GBP",
+        "PL" => "PLN",
+        "RO" => "RON",
+        "CZ" => "CZK",
+        "DK" => "DKK",
+        "SE" => "SEK",
+        "HU" => "HUF",
+        "CH" => "CHF",
+        // Its currency changed to the euro in 2026.
+        "BG" => return None,
+        _ if VAT_IDS.iter().any(|(code, ..)| *code == country) => "EUR",
+        _ if is_gstin(vat_id) => "INR",
+        _ if is_canadian_number(vat_id) => "CAD",
+        _ if vat_id.starts_with('T') => "JPY",
+        _ if is_thai_number(&digits) => "THB",
+        _ if is_australian_number(&digits) => "AUD",
+        _ if digits.len() == 15 && vat_id.starts_with('1') => "AED",
+        _ if digits.len() == 15 && vat_id.starts_with('3') => "SAR",
+        _ => return None,
+    };
+    Some(currency)
+}
+
+fn digits_of(text: &str) -> Vec<u32> {
+    text.chars().filter_map(|char| char.to_digit(10)).collect()
+}
+
+/// The remainder of the sum of digits with their weights; `None` if there are more or fewer digits.
+fn remainder(digits: &[u32], weights: &[u32], modulus: u32) -> Option<u32> {
+    let sum = || digits.iter().zip(weights).map(|(digit, weight)| digit * weight).sum::<u32>();
+    (digits.len() == weights.len()).then(|| sum() % modulus)
+}
+
+fn number_of(digits: &[u32]) -> u64 {
+    digits.iter().fold(0, |number, digit| number * 10 + u64::from(*digit))
+}
+
+/// The NIP of Poland.
+fn is_polish_number(digits: &[u32]) -> bool {
+    let Some((check, digits)) = digits.split_last() else { return false };
+    remainder(digits, &[6, 5, 7, 2, 3, 4, 5, 6, 7], 11) == Some(*check)
+}
+
+/// The NIF of Portugal.
+fn is_portuguese_number(digits: &[u32]) -> bool {
+    let Some((check, digits)) = digits.split_last() else { return false };
+    let remainder = remainder(digits, &[9, 8, 7, 6, 5, 4, 3, 2], 11);
+    remainder.is_some_and(|remainder| *check == if remainder < 2 { 0 } else { 11 - remainder })
+}
+
+/// The CUI of Romania, of up to ten digits.
+fn is_romanian_number(digits: &[u32]) -> bool {
+    const WEIGHTS: [u32; 9] = [7, 5, 3, 2, 1, 7, 5, 3, 2];
+    let Some((check, digits)) = digits.split_last().filter(|(_, digits)| digits.len() <= WEIGHTS.len()) else {
+        return false;
+    };
+    let sum: u32 = digits.iter().rev().zip(WEIGHTS.iter().rev()).map(|(digit, weight)| digit * weight).sum();
+    sum * 10 % 11 % 10 == *check
+}
+
+/// The last two digits of a Belgian number make it a multiple of 97 with the others.
+fn is_belgian_number(digits: &[u32]) -> bool {
+    let (Some(number), Some(check)) = (digits.get(..8), digits.get(8..)) else { return false };
+    digits.len() == 10 && (number_of(number) + number_of(check)).is_multiple_of(97)
+}
+
+/// The first two digits of a French number follow from the number of the company (article A123-45 of its SIREN).
+fn is_french_number(digits: &[u32]) -> bool {
+    let (Some(key), Some(company)) = (digits.get(..2), digits.get(2..)) else { return false };
+    number_of(key) == (12 + 3 * (number_of(company) % 97)) % 97
+}
+
+/// The tax number of Thailand, of 13 digits.
+fn is_thai_number(digits: &[u32]) -> bool {
+    let Some((check, digits)) = digits.split_last() else { return false };
+    let remainder = remainder(digits, &[13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2], 11);
+    remainder.is_some_and(|remainder| (11 - remainder) % 10 == *check)
+}
+
+/// The number of a company in Japan, of 13 digits with the check digit in front, behind the T of issuers of invoices.
+fn is_japanese_number(digits: &[u32]) -> bool {
+    let Some((check, digits)) = digits.split_first() else { return false };
+    let remainder = remainder(digits, &[2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1], 9);
+    remainder.is_some_and(|remainder| 9 - remainder == *check)
+}
+
+/// 123456789RT0001: the number of the business, the program, and the account.
+fn is_canadian_number(text: &str) -> bool {
+    let (Some(business), Some(account)) = (text.get(..9), text.get(9..)) else { return false };
+    let is_digits = |text: &str| text.chars().all(|char| char.is_ascii_digit());
+    let is_account = account.strip_prefix("RT").is_some_and(|account| account.len() == 4 && is_digits(account));
+    is_account && is_digits(business) && has_luhn_digit(&digits_of(business))
+}
+
+/// The last character of a GSTIN, of the sum of products in base 36.
+fn is_indian_check(text: &str) -> bool {
+    let values: Option<Vec<u32>> = text.chars().map(|char| char.to_digit(36)).collect();
+    let Some((check, values)) = values.as_deref().and_then(<[u32]>::split_last) else { return false };
+    let products = values.iter().enumerate().map(|(index, value)| if index % 2 == 1 { value * 2 } else { *value });
+    let sum: u32 = products.map(|product| product / 36 + product % 36).sum();
+    (36 - sum % 36) % 36 == *check
 }
 
 /// ISO 7064, modulo 11 and 10.
@@ -242,8 +369,13 @@ fn is_german_number(digits: &[u32]) -> bool {
     (11 - product) % 10 == *check
 }
 
-/// The sum with every second digit doubled, from the right (ISO/IEC 7812-1).
+/// The number of an Italian business.
 fn is_luhn(digits: &[u32]) -> bool {
+    digits.len() == 11 && has_luhn_digit(digits)
+}
+
+/// The sum with every second digit doubled, from the right (ISO/IEC 7812-1).
+fn has_luhn_digit(digits: &[u32]) -> bool {
     let doubled = |digit: u32| if digit > 4 { 2 * digit - 9 } else { 2 * digit };
     let sum: u32 = digits
         .iter()
@@ -251,7 +383,7 @@ fn is_luhn(digits: &[u32]) -> bool {
         .enumerate()
         .map(|(index, digit)| if index % 2 == 1 { doubled(*digit) } else { *digit })
         .sum();
-    digits.len() == 11 && sum.is_multiple_of(10)
+    sum.is_multiple_of(10)
 }
 
 /// Modulo 97, in the older and the newer form.
@@ -264,22 +396,16 @@ fn is_british_number(digits: &[u32]) -> bool {
 
 /// Modulo 89, with one less of the first digit.
 fn is_australian_number(digits: &[u32]) -> bool {
-    const WEIGHTS: [u32; 11] = [10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19];
     let digits =
         digits.iter().enumerate().map(|(index, digit)| if index == 0 { digit.saturating_sub(1) } else { *digit });
-    let digits: Vec<u32> = digits.collect();
-    digits.len() == WEIGHTS.len()
-        && digits.iter().zip(WEIGHTS).map(|(digit, weight)| digit * weight).sum::<u32>() % 89 == 0
+    remainder(&digits.collect::<Vec<_>>(), &[10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19], 89) == Some(0)
 }
 
 /// Modulo 11.
 fn is_swiss_number(digits: &[u32]) -> bool {
-    const WEIGHTS: [u32; 8] = [5, 4, 3, 2, 7, 6, 5, 4];
-    let Some((check, digits)) = digits.split_last().filter(|(_, digits)| digits.len() == WEIGHTS.len()) else {
-        return false;
-    };
-    let sum: u32 = digits.iter().zip(WEIGHTS).map(|(digit, weight)| digit * weight).sum();
-    (11 - sum % 11) % 11 == *check
+    let Some((check, digits)) = digits.split_last() else { return false };
+    let remainder = remainder(digits, &[5, 4, 3, 2, 7, 6, 5, 4], 11);
+    remainder.is_some_and(|remainder| (11 - remainder) % 11 == *check)
 }
 
 /// The numbers of a row with at least so many characters: letters and digits, with signs between them.

@@ -18,6 +18,8 @@ const VALUE_ADDED: &[&str] =
 enum CountryHint {
     AmericanAddress,
     AmericanTelephone,
+    /// "USD" or "US$".
+    AmericanDollars,
     Dollars,
     OtherCurrency,
     ValueAddedTax,
@@ -25,7 +27,29 @@ enum CountryHint {
     Canada,
     Australia,
     Singapore,
+    HongKong,
+    NewZealand,
+    Taiwan,
+    Mexico,
+    Colombia,
+    Chile,
+    Argentina,
 }
+
+/// Countries with dollars or pesos of their own, which their documents write as `$`. The first that a document names
+/// counts.
+const DOLLARS: &[(CountryHint, &str)] = &[
+    (CountryHint::Canada, "CAD"),
+    (CountryHint::Australia, "AUD"),
+    (CountryHint::Singapore, "SGD"),
+    (CountryHint::HongKong, "HKD"),
+    (CountryHint::NewZealand, "NZD"),
+    (CountryHint::Taiwan, "TWD"),
+    (CountryHint::Mexico, "MXN"),
+    (CountryHint::Colombia, "COP"),
+    (CountryHint::Chile, "CLP"),
+    (CountryHint::Argentina, "ARS"),
+];
 
 /// Words that hint at a country.
 const WORDS: &[(CountryHint, &[&str])] = &[
@@ -36,6 +60,13 @@ const WORDS: &[(CountryHint, &[&str])] = &[
     ),
     (CountryHint::Australia, &["australia", "abn", "sydney", "melbourne", "nsw"]),
     (CountryHint::Singapore, &["singapore", "pte", "uen"]),
+    (CountryHint::HongKong, &["hongkong", "kowloon"]),
+    (CountryHint::NewZealand, &["zealand", "auckland", "wellington", "christchurch", "nzbn"]),
+    (CountryHint::Taiwan, &["taiwan", "taipei", "統一發票", "臺北", "台北"]),
+    (CountryHint::Mexico, &["mexico", "méxico", "cdmx", "rfc", "cfdi"]),
+    (CountryHint::Colombia, &["colombia", "bogota", "bogotá", "medellin", "medellín", "nit"]),
+    (CountryHint::Chile, &["chile", "santiago", "sii"]),
+    (CountryHint::Argentina, &["argentina", "cuit", "afip"]),
 ];
 
 /// The hints of a document on its country.
@@ -55,8 +86,11 @@ impl Origin {
             let small: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
             let facts = [
                 (CountryHint::AmericanAddress, words.windows(2).any(is_state_and_zip)),
+                (CountryHint::AmericanDollars, small.contains(&"usd".to_owned()) || text.contains("US$")),
                 (CountryHint::AmericanTelephone, words.windows(3).any(is_american_telephone)),
                 (CountryHint::SalesTax, small.windows(2).any(|two| two == ["sales", "tax"])),
+                (CountryHint::HongKong, small.windows(2).any(|two| two == ["hong", "kong"])),
+                (CountryHint::Canada, words.windows(2).any(is_canadian_postcode)),
             ];
             hints.extend(facts.into_iter().filter(|(_, is_so)| *is_so).map(|(hint, _)| hint));
             let has = |names: &[&str]| small.iter().any(|word| names.contains(&word.as_str()));
@@ -69,15 +103,15 @@ impl Origin {
         self.0.contains(&hint)
     }
 
-    /// The currency that a sign of dollars stands for here; other currencies are what they are.
-    pub(super) fn of_dollars(&self, code: &'static str) -> &'static str {
-        match code {
-            "USD" if self.has(CountryHint::AmericanAddress) => "USD",
-            "USD" if self.has(CountryHint::Canada) => "CAD",
-            "USD" if self.has(CountryHint::Australia) => "AUD",
-            "USD" if self.has(CountryHint::Singapore) => "SGD",
-            code => code,
+    /// The currency that a sign of dollars stands for here; other currencies are what they are. `None` for dollars or
+    /// pesos of an unknown country: the United States have no tax on added value.
+    pub(super) fn of_dollars(&self, code: &'static str) -> Option<&'static str> {
+        let is_american = [CountryHint::AmericanAddress, CountryHint::AmericanDollars, CountryHint::SalesTax];
+        if code != "USD" || is_american.iter().any(|hint| self.has(*hint)) {
+            return Some(code);
         }
+        let own = DOLLARS.iter().find(|(country, _)| self.has(*country)).map(|(_, code)| *code);
+        own.or_else(|| (!self.has(CountryHint::ValueAddedTax)).then_some(code))
     }
 
     /// The facts of the origin about a currency.
@@ -85,7 +119,9 @@ impl Origin {
         evidence.fact("dollars", code == "USD");
         evidence.fact("dollars: american address", code == "USD" && self.has(CountryHint::AmericanAddress));
         evidence.fact("dollars: value added tax", code == "USD" && self.has(CountryHint::ValueAddedTax));
-        evidence.fact("dollars of another country", matches!(code, "CAD" | "AUD" | "SGD"));
+        evidence.fact("dollars of another country", DOLLARS.iter().any(|(_, own)| *own == code));
+        evidence.fact("dollars: american telephone", code == "USD" && self.has(CountryHint::AmericanTelephone));
+        evidence.fact("dollars: sales tax", code == "USD" && self.has(CountryHint::SalesTax));
     }
 
     /// The facts of the origin about the order of day and month in a date that has two readings.
@@ -107,6 +143,17 @@ fn is_state_and_zip(two: &[&str]) -> bool {
     let [state, zip] = two else { return false };
     let zip_digits = zip.len() == 5 && zip.chars().all(|char| char.is_ascii_digit());
     state.len() == 2 && zip_digits && STATES.split(' ').any(|known| known == *state)
+}
+
+/// K1A 0B1
+fn is_canadian_postcode(two: &[&str]) -> bool {
+    let form = |char: char| match char {
+        '0'..='9' => '0',
+        'A'..='Z' => 'A',
+        _ => '?',
+    };
+    let forms = two.iter().map(|part| part.chars().map(form).collect::<String>());
+    forms.eq(["A0A", "0A0"])
 }
 
 /// 555 123 4567

@@ -31,7 +31,17 @@ pub(super) fn iban_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<F
 }
 
 pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
-    let found = numbers(rows, words, WordMeaning::TaxNumber, |chars, is_labelled| {
+    candidates(rows, &vat_numbers(rows, words))
+}
+
+/// The currencies of the countries whose tax numbers a document has, each with the place of the number.
+pub(super) fn currencies(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<(usize, Range<usize>, &'static str)> {
+    let numbers = vat_numbers(rows, words).into_iter().filter(|number| number.check != Some(false));
+    numbers.filter_map(|number| Some((number.row, number.chars, identifiers::currency_of(&number.text)?))).collect()
+}
+
+fn vat_numbers(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FoundNumber> {
+    numbers(rows, words, WordMeaning::TaxNumber, |chars, is_labelled| {
         let numbers =
             identifiers::vat_ids(chars).into_iter().filter_map(|found| Some((found.chars, found.value.into_text()?)));
         let mut all: Vec<_> = numbers
@@ -47,8 +57,7 @@ pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<Fi
             }
         }
         all
-    });
-    candidates(rows, &found)
+    })
 }
 
 type NumberForm = (Range<usize>, String, bool, Option<bool>);

@@ -259,6 +259,9 @@ fn facts(
     let parts: BTreeSet<i64> = taxes.iter().map(|(_, tax)| tax.thousandths()).collect();
     evidence.fact("same twice", parts.len() < taxes.len());
     evidence.fact("sum is on page", taxes.len() > 1 && sums.has(sum));
+    let is_sum_of_others = |(_, tax): &(_, &LabelledAmount)| is_equal(2 * tax.thousandths(), sum);
+    evidence.fact("has its own sum", taxes.len() > 2 && taxes.iter().any(is_sum_of_others));
+    evidence.fact("net and half of it are the total", sums.nets.iter().any(|net| sums.has_total(net + sum / 2)));
     evidence.fact(
         "sum of others",
         taxes.len() == 1 && {

@@ -351,6 +351,12 @@ fn tax_numbers_of_more_countries_are_read() {
         ("CHE-116.281.710 MWST", "CHE116281710"),
         ("ABN 51 824 753 556", "51824753556"),
         ("P.IVA 00743110157", "00743110157"),
+        ("0105556055491 Bangkok", "0105556055491"),
+        ("0105556055492 Bangkok", "none"),
+        ("T2011001033515", "T2011001033515"),
+        ("T3011001033515", "none"),
+        ("GST/HST 889039061RT0001", "889039061RT0001"),
+        ("889039062RT0001", "none"),
         ("Phone 100123456700", "none"),
     ] {
         assert_eq!(value(text, &any), expected, "{text}");
@@ -358,6 +364,48 @@ fn tax_numbers_of_more_countries_are_read() {
     let iban = field("pattern = 'iban'");
     assert_eq!(value("IBAN: AE07 0331 2345 6789 0123 456", &iban), "AE070331234567890123456");
     assert_eq!(value("IBAN SA03 8000 0000 6080 1016 7519", &iban), "SA0380000000608010167519");
+}
+
+#[test]
+fn check_digits_of_tax_numbers_are_compared() {
+    let right =
+        ["PL5260250274", "PT501964843", "RO5888716", "DK13585628", "FI20774740", "BE0403170701", "FR40303265045"];
+    for text in right {
+        assert_eq!(identifiers::is_checked_vat_id(text), Some(true), "{text}");
+        let last = text.chars().last().and_then(|last| last.to_digit(10)).unwrap();
+        let other = format!("{}{}", &text[..text.len() - 1], (last + 1) % 10);
+        assert_eq!(identifiers::is_checked_vat_id(&other), Some(false), "{other}");
+    }
+    assert_eq!(identifiers::is_checked_vat_id("FRXX303265045"), None);
+}
+
+#[test]
+fn a_number_of_a_document_has_its_letters() {
+    let number = field("pattern = 'document_number'");
+    for (text, expected) in [
+        ("Invoice number INV326510840", "INV326510840"),
+        ("Invoice No\nINV74914", "INV74914"),
+        ("Invoice No: NG-INV-2025-00123", "NG-INV-2025-00123"),
+        ("Invoice No. 4711", "4711"),
+        ("INV4711", "4711"),
+    ] {
+        assert_eq!(value(text, &number), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_sign_of_dollars_is_that_of_the_country() {
+    let currency = field("pattern = 'currency'");
+    for (text, expected) in [
+        ("Portland, OR 97201\nTotal $ 12.50", "USD"),
+        ("Ottawa K1A 0B1\nTotal $ 12.50", "CAD"),
+        ("Bogotá\nTotal $ 12.500", "COP"),
+        ("IVA 19%  $ 2.00\nTotal $ 12.50", "none"),
+        ("VAT 0%\nTotal US$ 12.50", "USD"),
+        ("TRN 100123456700003\nTotal 12.50", "AED"),
+    ] {
+        assert_eq!(value(text, &currency), expected, "{text}");
+    }
 }
 
 #[test]
