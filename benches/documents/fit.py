@@ -7,8 +7,8 @@
 
 Each field has a conditional logit model: the candidates of a document and "none of them" share a probability of 1. First the weights are
 fitted in ten parts, divided by issuer, of which each is judged by the weights of the nine others: what is printed is about issuers that the
-weights do not know, with at most three documents of each, since those that come next are of others. Documents whose truth is in doubt are left out; of a supplier and a number only a doubt about it counts. Only the part
-"look" may be given. Needs numpy and scipy (`make setup-tables`).
+weights do not know, with at most three documents of each, since those that come next are of others. Documents whose truth is in doubt are left
+out; of a supplier and a number only a doubt about it counts. Only the part "look" may be given. Needs numpy and scipy (`make setup-tables`).
 """
 import argparse
 import hashlib

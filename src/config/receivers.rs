@@ -14,13 +14,13 @@ impl Config {
             let section = format!("alert[{index}]");
             let hops = alert.url.iter().map(|url| &url.at).chain(&alert.proxy);
             problems.extend(self.broker_problems(&section, alert.mqtt, EgressContent::Alert));
-            problems.extend(self.refusals(format!("{section}.url"), hops, EgressContent::Alert));
+            problems.extend(self.refusals(&format!("{section}.url"), hops, EgressContent::Alert));
         }
         for (index, inbox) in self.inbox.iter().enumerate() {
             let section = format!("inbox[{index}]");
             let hops = inbox.webhook.iter().flat_map(|webhook| std::iter::once(&webhook.url.at).chain(&webhook.proxy));
             problems.extend(self.broker_problems(&section, inbox.mqtt, EgressContent::Document));
-            problems.extend(self.refusals(format!("{section}.webhook.url"), hops, EgressContent::Document));
+            problems.extend(self.refusals(&format!("{section}.webhook.url"), hops, EgressContent::Document));
         }
         problems
     }
@@ -36,19 +36,19 @@ impl Config {
             return vec![ValueProblem::new(key, problem)];
         }
         let brokers: Vec<_> = self.mqtt.destinations().into_iter().map(|broker| broker.at).collect();
-        self.refusals(key, &brokers, content)
+        self.refusals(&key, &brokers, content)
     }
 
     /// The mistakes of destinations that may get data, but none of this content. One that may get nothing is reported
     /// elsewhere.
     fn refusals<'a>(
         &self,
-        key: String,
+        key: &str,
         destinations: impl IntoIterator<Item = &'a HostPort>,
         content: EgressContent,
     ) -> Vec<ValueProblem> {
         let refuses = |at: &&HostPort| self.egress.grant(at).is_ok_and(|grant| !grant.permits(content));
-        let problem = |at: &HostPort| ValueProblem::new(&key, self.refusal(at, content));
+        let problem = |at: &HostPort| ValueProblem::new(key, self.refusal(at, content));
         destinations.into_iter().filter(refuses).map(problem).collect()
     }
 
