@@ -265,7 +265,8 @@ fn files_of_another_store_or_place_do_not_open() {
     let (one, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     for folder in [&one, &other] {
         let keys = open(folder);
-        for user in 0..2000 {
+        // So many that no file is without a key.
+        for user in 0..4000 {
             keys.find_or_make(&tag(&keys, user)).unwrap();
         }
         keys.persist().unwrap();
