@@ -43,7 +43,7 @@ pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[La
 fn tokens(row: &RowText<'_>, words: &RowWords, is_labelled: bool) -> Vec<Range<usize>> {
     let dates = date::found(row.chars(), DayOrder::DayFirst);
     // A date may be a part of a number, as in "FS/22/09/51" and "20161223-10019".
-    let is_sign = |at: Option<usize>| at.is_some_and(|at| matches!(row.chars().get(at), Some('-' | '/' | '_')));
+    let is_sign = |at: Option<usize>| at.and_then(|at| row.chars().get(at)).is_some_and(|char| is_joining_sign(*char));
     let is_date = |chars: &Range<usize>| {
         dates.iter().any(|date| {
             let is_part = chars.start < date.chars.start && is_sign(date.chars.start.checked_sub(1))
@@ -77,14 +77,18 @@ fn tokens(row: &RowText<'_>, words: &RowWords, is_labelled: bool) -> Vec<Range<u
     found
 }
 
+/// Returns true for a sign within numbers of documents.
+fn is_joining_sign(char: char) -> bool {
+    matches!(char, '-' | '/' | '_')
+}
+
 /// The begin of what signs join with the character at `start`, as the "NG" of "NG-INV-2025".
 fn before_signs(chars: &[char], start: usize) -> usize {
-    let is_sign = |char: &char| matches!(char, '-' | '/' | '_');
     let before = chars.get(..start).unwrap_or_default();
-    let length = before.iter().rev().take_while(|char| char.is_alphanumeric() || is_sign(char)).count();
+    let length = before.iter().rev().take_while(|char| char.is_alphanumeric() || is_joining_sign(**char)).count();
     let part = before.get(before.len() - length..).unwrap_or_default();
-    if part.last().is_some_and(is_sign) {
-        start - length + part.iter().take_while(|char| is_sign(char)).count()
+    if part.last().is_some_and(|char| is_joining_sign(*char)) {
+        start - length + part.iter().take_while(|char| is_joining_sign(**char)).count()
     } else {
         start
     }

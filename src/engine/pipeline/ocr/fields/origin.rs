@@ -53,6 +53,7 @@ const DOLLARS: &[(CountryHint, &str)] = &[
 
 /// Words that hint at a country.
 const WORDS: &[(CountryHint, &[&str])] = &[
+    (CountryHint::AmericanDollars, &["usd"]),
     (CountryHint::ValueAddedTax, VALUE_ADDED),
     (
         CountryHint::Canada,
@@ -86,7 +87,7 @@ impl Origin {
             let small: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
             let facts = [
                 (CountryHint::AmericanAddress, words.windows(2).any(is_state_and_zip)),
-                (CountryHint::AmericanDollars, small.contains(&"usd".to_owned()) || text.contains("US$")),
+                (CountryHint::AmericanDollars, text.contains("US$")),
                 (CountryHint::AmericanTelephone, words.windows(3).any(is_american_telephone)),
                 (CountryHint::SalesTax, small.windows(2).any(|two| two == ["sales", "tax"])),
                 (CountryHint::HongKong, small.windows(2).any(|two| two == ["hong", "kong"])),
