@@ -63,6 +63,7 @@ pub use pages::fuzz_page_messages;
 pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage, searchable_pdf};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pdf::fuzz_pdf;
+pub use picture_page::PICTURE_PIXELS_MAX;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use searchable::fuzz_searchable_pdf;
 #[cfg(any(test, feature = "fuzzing"))]

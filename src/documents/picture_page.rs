@@ -16,8 +16,8 @@ use crate::order::DocumentDefect;
 use crate::pdf_writer::decimal;
 use crate::raster;
 
-/// The most pixels of a picture that is decoded.
-const PIXELS_MAX: u64 = 52_000_000;
+/// The most pixels of a picture that is decoded. The photograph of a telephone with 8192 x 6144 has 50.3 million.
+pub const PICTURE_PIXELS_MAX: u64 = 52_000_000;
 /// The most pixels that are compressed well. 52 million would take most of the CPU time that a document has.
 const BALANCED_PIXELS_MAX: u64 = 10_000_000;
 /// The resolution of a picture that states none.
@@ -262,7 +262,7 @@ fn png(file: &[u8]) -> Result<PagePicture<'_>, DocumentDefect> {
     let picture = if let Some(colors) = colors {
         PagePicture::of_png(size, &colors, color, depth, file)
     } else {
-        raster::check_size(1, size, PIXELS_MAX)?;
+        raster::check_size(1, size, PICTURE_PIXELS_MAX)?;
         let (color, depth) = reader.output_color_type();
         let mut samples = vec![0; reader.output_buffer_size().ok_or(DocumentDefect::Damaged)?];
         reader.next_frame(&mut samples).map_err(|error| undecodable(&error))?;
@@ -291,7 +291,7 @@ fn png_chunks(file: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
 fn webp(file: &[u8]) -> Result<PagePicture<'_>, DocumentDefect> {
     let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(|error| undecodable(&error))?;
     let size = decoder.dimensions();
-    raster::check_size(1, size, PIXELS_MAX)?;
+    raster::check_size(1, size, PICTURE_PIXELS_MAX)?;
     let mut samples = vec![0; decoder.output_buffer_size().ok_or(DocumentDefect::Damaged)?];
     decoder.read_image(&mut samples).map_err(|error| undecodable(&error))?;
     let color = if decoder.has_alpha() { ColorType::Rgba } else { ColorType::Rgb };

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ledge_base::toml_check::in_range;
+use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_listener::ListenerEndpoint;
 use ledge_listener::address::{ListenAddress, SocketMode, one_or_many};
 use ledge_listener::tls::config::TlsConfig;
@@ -31,7 +32,7 @@ pub struct HttpConfig {
     /// them (tensors, decoded pictures, rows), in bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
-    /// The largest photograph, in pixels. A telephone's of 8192 x 6144 has 50.3 million.
+    /// The largest photograph, in pixels.
     #[serde(deserialize_with = "in_range::<1, 1_000_000_000, _, _>")]
     pub max_pixels: u64,
     /// The most open connections.
@@ -64,7 +65,7 @@ impl Default for HttpConfig {
             allowed_hosts: Vec::new(),
             max_body_bytes: 64 << 20,
             max_memory_bytes: 512 << 20,
-            max_pixels: 52_000_000,
+            max_pixels: DecodeLimits::default().max_pixels,
             max_connections: 1024,
             header_timeout_ms: 30_000,
             body_timeout_ms: 60_000,

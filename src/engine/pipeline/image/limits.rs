@@ -1,6 +1,7 @@
 //! The limits of a picture.
 
 use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
+use ledge_documents::PICTURE_PIXELS_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::error::ImageError;
@@ -15,9 +16,8 @@ pub struct DecodeLimits {
 }
 
 impl Default for DecodeLimits {
-    /// 52 megapixels: the photograph of a telephone with 8192 x 6144 has 50.3.
     fn default() -> Self {
-        Self { max_pixels: 52_000_000 }
+        Self { max_pixels: PICTURE_PIXELS_MAX }
     }
 }
 
