@@ -8,7 +8,7 @@ use hayro::hayro_interpret::{
 };
 use hayro::hayro_syntax::page::Page;
 use hayro::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
-use hayro::kurbo::{Affine, BezPath, Point, Rect};
+use hayro::kurbo::{Affine, BezPath, Point, Rect, Shape as _};
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings};
 
@@ -191,11 +191,26 @@ pub(crate) fn to_kurbo(page: &Page<'_>) -> Affine {
     page.initial_transform(true).to_kurbo()
 }
 
-fn text_of(text: BfString) -> String {
-    match text {
+/// The text of a character, if the file says it. Some files say NUL, as Stripe's invoices do of the hyphens in their
+/// numbers: a dash is known by its shape then.
+fn text_of(glyph: &FontGlyph<'_>) -> Option<String> {
+    let text = match glyph.as_unicode()? {
         BfString::Char(letter) => letter.to_string(),
         BfString::String(text) => text,
+    };
+    if !text.contains('\0') {
+        return Some(text);
     }
+    let is_dash = matches!(glyph, FontGlyph::Outline(outline) if is_dash(&outline.outline()));
+    is_dash.then(|| "-".to_owned())
+}
+
+/// True for a flat shape above the baseline, in thousandths of the font's size.
+fn is_dash(outline: &BezPath) -> bool {
+    let area = outline.bounding_box();
+    (1.0..=150.0).contains(&area.height())
+        && area.width() >= 1.5 * area.height()
+        && (150.0..=450.0).contains(&area.center().y)
 }
 
 impl<'a> Device<'a> for SurveyedPage {
@@ -224,7 +239,7 @@ impl<'a> Device<'a> for SurveyedPage {
             let length = along.hypot().min(up.hypot());
             let direction = if along.hypot() > 0.0 { along / along.hypot() } else { along };
             let end = start + direction * (length * f64::from(advance.unwrap_or(500.0)) / 1000.0);
-            self.glyphs.push(Glyph { text: glyph.as_unicode().map(text_of), start, end, up, is_visible });
+            self.glyphs.push(Glyph { text: text_of(glyph), start, end, up, is_visible });
         }
     }
 
@@ -269,4 +284,20 @@ pub(crate) fn glyphs(file: &[u8], page: usize) -> Vec<Glyph> {
     let page = &document.pdf.pages()[page];
     let (_, scale) = size(page, 1, document.limits).unwrap();
     SurveyedPage::of(page, 1, scale, &InterpreterSettings::default()).unwrap().glyphs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dash_is_known_by_its_shape() {
+        let is_dash_from =
+            |left: f64, bottom: f64, right: f64, top: f64| is_dash(&Rect::new(left, bottom, right, top).to_path(0.1));
+        assert!(is_dash_from(40.0, 260.0, 360.0, 330.0), "a hyphen");
+        assert!(!is_dash_from(40.0, -120.0, 540.0, -70.0), "a line below the baseline");
+        assert!(!is_dash_from(80.0, 0.0, 180.0, 700.0), "a vertical bar");
+        assert!(!is_dash_from(80.0, 0.0, 180.0, 100.0), "a full stop");
+        assert!(!is_dash(&BezPath::new()), "a space");
+    }
 }
