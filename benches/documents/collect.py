@@ -21,7 +21,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # the packages `document
 
 from documents import split  # noqa: E402
 from documents.clones import Clones  # noqa: E402
-from documents.collection import LOOK, TRUTH, Collection, read_rows, write_rows  # noqa: E402
+from documents.collection import LOOK, TRUTH, Collection  # noqa: E402
+from documents.rows import read_rows, write_rows  # noqa: E402
 from documents.sets import SETS  # noqa: E402
 from peers import fetch  # noqa: E402
 

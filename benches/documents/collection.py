@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from documents import readings
+from documents.rows import write_rows
 
 TRUTH, LOOK = "truth.jsonl", "look.jsonl"
 MADE = ("files", "boxes", "pages", "xml", TRUTH, LOOK)  # what a set has of ours
@@ -46,24 +47,13 @@ class Collection:
         self.left_out[reason] += 1
 
     def save(self):
-        readings.complete(self.name, self.rows, read_rows)
+        readings.complete(self.name, self.rows)
         write_rows(self.folder / TRUTH, sorted(self.rows, key=lambda row: row["file"]))
 
 
 def filled(values):
     """Without the keys that have no value. An empty dictionary is one: a source may have a record without a word."""
     return {key: value for key, value in values.items() if value not in (None, "", [])}
-
-
-def read_rows(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def write_rows(path, rows):
-    with open(path, "w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def file_name(path):

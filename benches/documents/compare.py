@@ -125,7 +125,7 @@ def amounts_by_rate(taxes):
 def is_supplier(truth, answer):
     """The same name, where a part of it is enough if it is most of the name.
 
-    Sources have the name with its legal form, the brand, a short name (`rewe`), or text without spaces (`ILIO'SRestaurant`). So case, accents,
+    What stands in brackets behind a name, as its branch, does not count. Sources have the name with its legal form, the brand, a short name (`rewe`), or text without spaces (`ILIO'SRestaurant`). So case, accents,
     signs, spaces and legal forms do not count. An answer is right if all of the truth is in it (`REWE Markt GmbH`; names of less than five letters
     as a separate word), if it is a part of the truth with at least 60 % of its letters, or if both are similar by 80 % (difflib's ratio), which
     forgives a misread letter in five.
@@ -143,7 +143,9 @@ def is_supplier(truth, answer):
 
 def name_words(name):
     """The words of a name without its legal form, unless it is nothing else."""
-    text = re.sub(r"[’'`.]", "", without_accents(name).upper())
+    whole = without_accents(name).upper()
+    bare = re.sub(r"(?<=\S)\s*[(（][^()（）]*[)）]", " ", whole)
+    text = re.sub(r"[’'`.]", "", bare if len(letters(bare)) >= SHORT_NAME else whole)
     words = re.sub(r"[\W_]+", " ", text).strip()
     return LEGAL_FORMS.sub(" ", words).split() or words.split()
 

@@ -23,9 +23,10 @@ from scipy.stats import beta
 sys.dont_write_bytecode = True
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents`
 
-from documents.collection import LOOK, read_rows  # noqa: E402
+from documents.collection import LOOK  # noqa: E402
 from documents.compare import RIGHT, has_truth, judge  # noqa: E402
 from documents.curve import Curve  # noqa: E402
+from documents.rows import read_rows  # noqa: E402
 
 NUMBERS = Path(__file__).resolve().parent / "truths" / "numbers.tsv"
 PARTS = 10

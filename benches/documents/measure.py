@@ -23,8 +23,9 @@ sys.dont_write_bytecode = True
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # the package `documents`
 
 from documents import tables  # noqa: E402
-from documents.collection import LOOK, TRUTH, read_rows  # noqa: E402
+from documents.collection import LOOK, TRUTH  # noqa: E402
 from documents.compare import FIELDS, INVENTED, WRONG, confidence_of, value_of  # noqa: E402
+from documents.rows import read_rows  # noqa: E402
 
 MODEL = "document_reader"
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".pdf": "application/pdf", ".tiff": "image/tiff", ".webp": "image/webp"}

@@ -7,7 +7,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from documents.collection import read_rows
+from documents.rows import read_rows
 
 TRUTHS = Path(__file__).resolve().parents[1] / "truths"
 PAGES = ("page=", "pages=")  # "#pages=1-3" behind a path

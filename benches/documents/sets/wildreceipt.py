@@ -2,10 +2,11 @@
 import json
 import re
 
+from documents.compare import SHORT_NAME, letters
 from documents.values import DAY_FIRST, MONTH_FIRST, amount_of, date_of
 
 REPOSITORY = "jenashauryasikt/SD_internship"
-NOTE = "supplier text has no spaces inside a box; net = printed subtotal; US sales tax"
+NOTE = "supplier text has no spaces inside a box, and its first box is also right; net = printed subtotal; US sales tax"
 
 
 def collect(collection):
@@ -35,7 +36,9 @@ def add(collection, record, classes, path, picture):
     truth, doubt = fields(texts, american)
     raw = {"date": " ".join(texts.get("Date_value", [])), "total": texts.get("Total_value"), "tax": texts.get("Tax_value"),
            "subtotal": texts.get("Subtotal_value")}
-    collection.add(file, REPOSITORY, path, truth, issuer=truth["supplier"], region="US" if american else "unknown", kind="receipt", raw=raw,
+    names = texts.get("Store_name_value", [])
+    also = names[:1] if len(names) > 1 and len(letters(names[0])) >= SHORT_NAME else []
+    collection.add(file, REPOSITORY, path, truth, supplier_also=also, issuer=truth["supplier"], region="US" if american else "unknown", kind="receipt", raw=raw,
                    doubt=doubt, boxes=boxes, layout=f"wild_folder_{folder}", note=NOTE)
 
 
@@ -76,6 +79,8 @@ def fields(texts, american):
     net = subtotals[0] if len(set(subtotals)) == 1 else None
     if net and total and float(net) > float(total) + 0.01:
         doubt.append(f"subtotal above the total, left out: {net}")
+        net = None
+    if net == total and any(float(tax) for tax in taxes):  # the subtotal contains the tax
         net = None
     if ambiguous and american:
         doubt.append("day and month order guessed as month first")

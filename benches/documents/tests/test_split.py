@@ -2,7 +2,7 @@
 import unittest
 
 import context  # noqa: F401
-from documents.collection import read_rows
+from documents.rows import read_rows
 from documents.sets.by_hand import TRUTHS
 from documents.split import are_one, divide, key_of, normalise, not_joined, part_of, read_names
 
