@@ -51,6 +51,7 @@ pub use self::evidence::Evidence;
 use self::labelled_amount::LabelledAmount;
 use self::labels::FieldLabel;
 use self::origin::Origin;
+use self::registered_number::FoundNumber;
 use self::row_text::RowText;
 pub use self::stated::StatedField;
 use self::words::RowWords;
@@ -190,6 +191,7 @@ pub struct DocumentText<'p> {
     rows: Vec<RowText<'p>>,
     words: Vec<RowWords>,
     amounts: Vec<LabelledAmount>,
+    tax_numbers: Vec<FoundNumber>,
     origin: Origin,
 }
 
@@ -203,26 +205,27 @@ impl<'p> DocumentText<'p> {
         let words: Vec<RowWords> = rows.iter().map(words::meanings).collect();
         let mut amounts = labelled_amount::of_rows(&rows, &words);
         let origin = Origin::of(&rows, &amounts);
-        for amount in amounts.iter_mut().map(|amount| &mut amount.amount) {
-            amount.currency = amount.currency.and_then(|code| origin.of_dollars(code));
+        for labelled in &mut amounts {
+            labelled.amount = origin.of_amount(labelled.amount);
         }
-        Self { rows, words, amounts, origin }
+        let tax_numbers = registered_number::tax_numbers(&rows, &words);
+        Self { rows, words, amounts, tax_numbers, origin }
     }
 
     /// The values that may be those of a form which is chosen by evidence.
     pub fn candidates(&self, pattern: DocumentFieldPattern) -> Vec<FieldCandidate> {
         use DocumentFieldPattern as Pattern;
-        let Self { rows, words, amounts, origin } = self;
+        let Self { rows, words, amounts, tax_numbers, origin } = self;
         match pattern {
             Pattern::Total => total::candidates(rows, amounts),
             Pattern::Net => taxes::net_candidates(rows, amounts),
             Pattern::Tax => taxes::tax_candidates(rows, amounts),
-            Pattern::Currency => currency::candidates(rows, words, amounts, origin),
+            Pattern::Currency => currency::candidates(rows, tax_numbers, amounts, origin),
             Pattern::Supplier => supplier::candidates(rows, words, amounts),
             Pattern::DocumentDate | Pattern::DueDate => document_date::candidates(rows, words, origin),
-            Pattern::DocumentNumber => document_number::candidates(rows, words, amounts),
+            Pattern::DocumentNumber => document_number::candidates(rows, words, amounts, tax_numbers),
             Pattern::Iban => registered_number::iban_candidates(rows, words),
-            Pattern::VatId => registered_number::vat_candidates(rows, words),
+            Pattern::VatId => registered_number::candidates(rows, tax_numbers),
             Pattern::Amount | Pattern::Date | Pattern::Number => Vec::new(),
         }
     }
@@ -267,6 +270,10 @@ impl<'p> DocumentText<'p> {
     ) -> Option<FoundDocumentField> {
         let row = self.rows.get(row)?;
         let (area, confidence) = row.place(chars)?;
+        let value = match value {
+            ParsedFieldValue::Amount(amount) => ParsedFieldValue::Amount(self.origin.of_amount(amount)),
+            other => other,
+        };
         let confidence = probability.unwrap_or(confidence);
         Some(FoundDocumentField { value, text: row.text(chars), page: row.page(), area, confidence })
     }

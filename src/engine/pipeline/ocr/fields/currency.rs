@@ -7,10 +7,9 @@ use super::candidate::FieldCandidate;
 use super::evidence::Evidence;
 use super::labelled_amount::LabelledAmount;
 use super::origin::Origin;
-use super::registered_number;
+use super::registered_number::FoundNumber;
 use super::row_text::RowText;
 use super::value::ParsedFieldValue;
-use super::words::RowWords;
 use crate::pipeline::ocr::geometry::coordinate;
 
 /// Where a currency stands.
@@ -27,7 +26,7 @@ struct CurrencyPlaces {
 /// The currencies that amounts have, those that stand alone, and those of the countries whose tax numbers are there.
 pub(super) fn candidates(
     rows: &[RowText<'_>],
-    words: &[RowWords],
+    tax_numbers: &[FoundNumber],
     amounts: &[LabelledAmount],
     origin: &Origin,
 ) -> Vec<FieldCandidate> {
@@ -47,9 +46,9 @@ pub(super) fn candidates(
             place.alone += 1;
         }
     }
-    for (row, chars, code) in registered_number::currencies(rows, words) {
+    for (number, code) in tax_numbers.iter().filter_map(|number| Some((number, number.currency()?))) {
         let place = places.entry(code).or_default();
-        place.first.get_or_insert((row, chars));
+        place.first.get_or_insert((number.row, number.chars.clone()));
         place.tax_numbers += 1;
     }
     let all: usize = places.values().map(|place| place.amounts).sum();

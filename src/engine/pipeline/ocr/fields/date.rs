@@ -287,9 +287,10 @@ fn skipped(chars: &[char], from: usize) -> Option<usize> {
     (!(is_joined && touches)).then_some(at)
 }
 
+/// Two digits are a year from 1970 to 2069.
 fn full_year(year: u32, length: usize) -> Option<u32> {
     match length {
-        2 => Some(2000 + year),
+        2 => Some(if year < 70 { 2000 } else { 1900 } + year),
         4 => Some(year),
         _ => None,
     }

@@ -7,6 +7,7 @@ use super::date::{self, DayOrder};
 use super::evidence::Evidence;
 use super::identifiers;
 use super::labelled_amount::LabelledAmount;
+use super::registered_number::FoundNumber;
 use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, ValueLabel, WordMeaning, label};
@@ -16,20 +17,28 @@ use crate::pipeline::ocr::geometry::coordinate;
 const TOKENS: usize = 3;
 /// The most letters of a series, as "CR" in "CR 1806/0729".
 const SERIES_MAX: usize = 3;
+/// The fewest digits of a number without a label.
+const UNLABELLED_DIGITS: usize = 4;
 /// The letters of a sentence.
 const SENTENCE: usize = 30;
 
 /// All numbers near a label of the number of a document.
-pub(super) fn candidates(rows: &[RowText<'_>], words: &[RowWords], amounts: &[LabelledAmount]) -> Vec<FieldCandidate> {
+pub(super) fn candidates(
+    rows: &[RowText<'_>],
+    words: &[RowWords],
+    amounts: &[LabelledAmount],
+    tax_numbers: &[FoundNumber],
+) -> Vec<FieldCandidate> {
     let facts = NumberFacts { rows, words, amounts };
     let mut found: Vec<FieldCandidate> = Vec::new();
     for (index, (row, own)) in rows.iter().zip(words).enumerate() {
         let mut above = index.checked_sub(1).and_then(|above| words.get(above)).into_iter().flatten();
         let tokens = tokens(row, own, above.any(|(_, meaning)| meaning.is_of_documents()));
-        let tax_numbers = identifiers::national_tax_numbers(row.chars(), false);
-        let is_tax_number = |chars: &Range<usize>| tax_numbers.iter().any(|(place, ..)| overlap(place, chars));
+        let is_tax_number = |chars: &Range<usize>| {
+            tax_numbers.iter().any(|number| number.row == index && overlap(&number.chars, chars))
+        };
         for chars in tokens.iter().cloned() {
-            let text = row.text(&chars).replace(' ', "");
+            let text = with_likely_letters(&row.text(&chars).replace(' ', ""));
             if let Some(mut evidence) = facts.evidence(index, &tokens, &chars, &text) {
                 evidence.fact("tax number", is_tax_number(&chars));
                 found.push(FieldCandidate { row: index, chars, value: ParsedFieldValue::Text(text), evidence });
@@ -66,15 +75,24 @@ fn tokens(row: &RowText<'_>, words: &RowWords, is_labelled: bool) -> Vec<Range<u
         let end = words.iter().map(|(place, _)| place.start).find(|word| *word >= start);
         let start = joined.map_or(start, |(word, _)| before_signs(row.chars(), word.start));
         let part = row.chars().get(start..end.unwrap_or(row.chars().len())).unwrap_or_default();
-        let numbers = identifiers::numbers(part, 1).into_iter().take(TOKENS);
+        let numbers = identifiers::numbers(part, 1).into_iter();
         let numbers = numbers.map(|found| whole(part, found.chars)).map(|chars| start + chars.start..start + chars.end);
-        for chars in numbers.filter(|chars| !is_date(chars)) {
+        for chars in numbers.filter(|chars| !is_date(chars) && !is_of_time(row.chars(), chars)).take(TOKENS) {
             if !found.iter().any(|other| overlap(other, &chars)) {
                 found.push(chars);
             }
         }
     }
     found
+}
+
+/// Returns true for a part of a time of day, such as the 18 of "18:21".
+fn is_of_time(chars: &[char], number: &Range<usize>) -> bool {
+    let is_digit = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_digit);
+    let is_colon = |at: Option<usize>| at.and_then(|at| chars.get(at)) == Some(&':');
+    let before = || is_colon(number.start.checked_sub(1)) && is_digit(number.start.checked_sub(2));
+    let after = || is_colon(Some(number.end)) && is_digit(Some(number.end + 1));
+    number.len() <= 2 && (before() || after())
 }
 
 /// Returns true for a sign within numbers of documents.
@@ -118,6 +136,51 @@ fn whole(part: &[char], chars: Range<usize>) -> Range<usize> {
     start..end
 }
 
+/// A number with an O for a zero between two capitals, as in "P0S015026", and a zero for an O between two digits.
+fn with_likely_letters(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let around = |index: usize, is_kind: fn(&char) -> bool| {
+        let before = index.checked_sub(1).and_then(|before| chars.get(before));
+        before.zip(chars.get(index + 1)).is_some_and(|(before, after)| is_kind(before) && is_kind(after))
+    };
+    let likely = chars.iter().enumerate().map(|(index, char)| match char {
+        '0' if around(index, char::is_ascii_uppercase) => 'O',
+        'O' | 'o' if around(index, char::is_ascii_digit) => '0',
+        other => *other,
+    });
+    likely.collect()
+}
+
+/// The evidence for a number without a label: behind a "#", or alone beside a date, as in the heads of receipts.
+fn facts_without_label(row: &RowText<'_>, chars: &Range<usize>, text: &str, evidence: &mut Evidence) -> Option<()> {
+    let line = row.lines().into_iter().find(|line| line.contains(&chars.start))?;
+    let before = row.text(&(line.start..chars.start)).trim_end_matches([' ', ':']).to_owned();
+    let is_alone = before.trim_matches('#').is_empty()
+        && row.text(&(chars.end..line.end)).chars().all(|char| !char.is_alphanumeric());
+    let has_sign = before.ends_with('#');
+    let is_long = text.chars().filter(char::is_ascii_digit).count() >= UNLABELLED_DIGITS;
+    let is_beside_date = || is_alone && !date::found(row.chars(), DayOrder::DayFirst).is_empty();
+    let is_uniform = is_alone && is_uniform_invoice(text);
+    if !is_long || !(has_sign || is_uniform || is_beside_date()) {
+        return None;
+    }
+    evidence.fact("no label", true);
+    evidence.fact("no label: behind a sign", has_sign);
+    evidence.fact("no label: alone", is_alone);
+    evidence.fact("no label: beside a date", is_beside_date());
+    evidence.fact("no label: uniform invoice", is_uniform);
+    Some(())
+}
+
+/// "AB-12345678": the number of a uniform invoice of Taiwan.
+fn is_uniform_invoice(text: &str) -> bool {
+    let (series, number) = text.split_at_checked(2).unwrap_or_default();
+    let number = number.strip_prefix('-').unwrap_or(number);
+    series.bytes().all(|byte| byte.is_ascii_uppercase())
+        && number.len() == 8
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 struct NumberFacts<'d> {
     rows: &'d [RowText<'d>],
     words: &'d [RowWords],
@@ -129,12 +192,16 @@ impl NumberFacts<'_> {
     fn evidence(&self, index: usize, tokens: &[Range<usize>], chars: &Range<usize>, text: &str) -> Option<Evidence> {
         let row = self.rows.get(index)?;
         let is_of = |meaning: WordMeaning| !meaning.is_of_amounts() && meaning != WordMeaning::DueDate;
-        let label =
-            label(self.rows, self.words, index, chars, is_of).filter(|label| label.meaning.is_of_documents())?;
         let mut evidence = Evidence::found();
-        self.label_facts(&label, chars, &mut evidence)?;
-        let is_between = |other: &Range<usize>| label.chars.end <= other.start && other.end <= chars.start;
-        evidence.fact("not first", label.place == LabelPlace::Beside && tokens.iter().any(is_between));
+        match label(self.rows, self.words, index, chars, is_of) {
+            Some(label) if label.meaning.is_of_documents() => {
+                self.label_facts(&label, chars, &mut evidence)?;
+                let is_between = |other: &Range<usize>| label.chars.end <= other.start && other.end <= chars.start;
+                evidence.fact("not first", label.place == LabelPlace::Beside && tokens.iter().any(is_between));
+            }
+            Some(_) => return None,
+            None => facts_without_label(row, chars, text, &mut evidence)?,
+        }
         let is_amount = self
             .amounts
             .iter()

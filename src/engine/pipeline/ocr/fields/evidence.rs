@@ -13,6 +13,9 @@ use super::row_text::RowText;
 use super::value::ParsedFieldValue;
 use crate::pipeline::ocr::geometry::coordinate;
 
+/// More facts than these that support a value do not count.
+const SUPPORT_MAX: usize = 3;
+
 /// The facts of a candidate: each with its strength, 1 if it is simply true.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence(Vec<(&'static str, f32)>);
@@ -66,6 +69,21 @@ static WEIGHTS: LazyLock<HashMap<&'static str, FactWeights>> = LazyLock::new(|| 
     }
     weights
 });
+
+/// Compares how many of these facts support each candidate: a value that sums contradict is doubtful, whatever stands
+/// beside it.
+pub(super) fn compare_support(candidates: &mut [FieldCandidate], facts: &[&str]) {
+    let support = |candidate: &FieldCandidate| {
+        candidate.evidence.0.iter().filter(|(fact, _)| facts.contains(fact)).count().min(SUPPORT_MAX)
+    };
+    let most = candidates.iter().map(support).max().unwrap_or(0);
+    for candidate in candidates {
+        let own = support(candidate);
+        candidate.evidence.fact("best supported", most > 0 && own == most);
+        candidate.evidence.measure("less supported", coordinate(most - own) / coordinate(SUPPORT_MAX));
+        candidate.evidence.fact("unsupported, another is", own == 0 && most > 1);
+    }
+}
 
 /// The likeliest value by its best candidate, and the probability that it is right: the sum over all candidates with
 /// this value, or one that agrees with it.

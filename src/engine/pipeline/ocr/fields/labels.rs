@@ -6,6 +6,9 @@ use std::ops::Range;
 
 use super::row_text::{GAP, RowText, overlap};
 
+/// The fewest letters of a label of which one may be misread: of shorter words one letter makes another word.
+const MISREAD_LETTERS: usize = 6;
+
 /// A label in the form in which it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FieldLabel(Vec<char>);
@@ -22,6 +25,18 @@ impl FieldLabel {
         // Digits alone are a number, even if they resemble a word: "815" is not "bis".
         let has_letter = chars.get(place.clone())?.iter().any(|char| !char.is_ascii_digit());
         (has_letter && is_word(&place, chars, may_be_joined)).then_some(place)
+    }
+
+    /// The place of a long label of which one letter was misread, as in "RECEIFT". The first letter is right.
+    fn misread_at(&self, letters: &[(usize, char)], chars: &[char]) -> Option<Range<usize>> {
+        if self.0.len() < MISREAD_LETTERS {
+            return None;
+        }
+        let mut others = letters.iter().zip(&self.0).filter(|((_, letter), own)| letter != *own);
+        let ((index, _), _) = others.next()?;
+        let is_letter = chars.get(*index).is_some_and(|char| char.is_alphabetic());
+        let place = letters.first()?.0..letters.last()?.0 + 1;
+        (others.next().is_none() && is_letter && is_word(&place, chars, false)).then_some(place)
     }
 
     /// The labels of a list that have any letter.
@@ -46,27 +61,48 @@ impl<T: Copy> LabelIndex<T> {
         Self(index)
     }
 
-    /// The places of labels in a row, from left to right: where several overlap, the longest.
+    /// The places of labels in a row, from left to right: where several overlap, the longest. A misread label counts
+    /// where no other one is.
     pub(super) fn longest(&self, row: &RowText<'_>) -> Vec<(Range<usize>, T)> {
         let letters = letters(row);
-        let mut found: Vec<(Range<usize>, T)> = Vec::new();
-        for (start, (_, first)) in letters.iter().enumerate() {
-            for (label, meaning) in self.0.get(first).into_iter().flatten() {
-                let Some(window) = letters.get(start..start + label.0.len()) else { continue };
-                let Some(place) = label.place_at(window, row.chars(), false) else { continue };
-                let is_of_one_line = row.chars().get(place.clone()).is_some_and(|chars| !chars.contains(&GAP));
-                let overlaps = |other: &(Range<usize>, T)| overlap(&other.0, &place);
-                if is_of_one_line
-                    && found.iter().filter(|other| overlaps(other)).all(|other| other.0.len() < place.len())
-                {
-                    found.retain(|other| !overlaps(other));
-                    found.push((place, *meaning));
-                }
-            }
-        }
+        let mut found = longest(row, self.places(&letters, |label, window| label.place_at(window, row.chars(), false)));
+        let misread = self.places(&letters, |label, window| label.misread_at(window, row.chars()));
+        let is_free = |place: &Range<usize>| !found.iter().any(|(other, _)| overlap(other, place));
+        let misread: Vec<_> = misread.filter(|(place, _)| is_free(place)).collect();
+        found.extend(longest(row, misread.into_iter()));
         found.sort_by_key(|(place, _)| place.start);
         found
     }
+
+    /// Where `place` finds a label among the letters that begin with its first one.
+    fn places<'i>(
+        &'i self,
+        letters: &'i [(usize, char)],
+        place: impl Fn(&FieldLabel, &[(usize, char)]) -> Option<Range<usize>> + 'i,
+    ) -> impl Iterator<Item = (Range<usize>, T)> + 'i {
+        let starts = letters.iter().enumerate();
+        let labels = starts.flat_map(|(start, (_, first))| {
+            self.0.get(first).into_iter().flatten().map(move |(label, meaning)| (start, label, *meaning))
+        });
+        labels.filter_map(move |(start, label, meaning)| {
+            let window = letters.get(start..start + label.0.len())?;
+            Some((place(label, window)?, meaning))
+        })
+    }
+}
+
+/// The longest of places that overlap, each within one line of the row.
+fn longest<T: Copy>(row: &RowText<'_>, places: impl Iterator<Item = (Range<usize>, T)>) -> Vec<(Range<usize>, T)> {
+    let mut found: Vec<(Range<usize>, T)> = Vec::new();
+    for (place, meaning) in places {
+        let is_of_one_line = row.chars().get(place.clone()).is_some_and(|chars| !chars.contains(&GAP));
+        let overlaps = |other: &(Range<usize>, T)| overlap(&other.0, &place);
+        if is_of_one_line && found.iter().filter(|other| overlaps(other)).all(|other| other.0.len() < place.len()) {
+            found.retain(|other| !overlaps(other));
+            found.push((place, meaning));
+        }
+    }
+    found
 }
 
 /// The letters of a row in which labels are searched, each with its place.

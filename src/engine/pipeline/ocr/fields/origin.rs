@@ -5,9 +5,53 @@ use std::collections::BTreeSet;
 use super::evidence::Evidence;
 use super::labelled_amount::LabelledAmount;
 use super::row_text::{GAP, RowText};
+use super::value::MoneyAmount;
 
 /// The states and districts of the United States, in two letters.
 const STATES: &str = "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY DC PR";
+
+/// Those that are words of other languages: "CALLE 5 DE 11001". They count behind a comma.
+const WORD_STATES: &str = "AL CO DE HI IN LA MA ME OK OR PA";
+
+/// Names of states that are one word, and no country.
+const STATE_NAMES: &[&str] = &[
+    "alabama",
+    "alaska",
+    "arizona",
+    "arkansas",
+    "california",
+    "colorado",
+    "connecticut",
+    "delaware",
+    "florida",
+    "hawaii",
+    "idaho",
+    "illinois",
+    "indiana",
+    "iowa",
+    "kansas",
+    "kentucky",
+    "louisiana",
+    "maryland",
+    "massachusetts",
+    "michigan",
+    "minnesota",
+    "mississippi",
+    "missouri",
+    "nebraska",
+    "nevada",
+    "ohio",
+    "oklahoma",
+    "oregon",
+    "pennsylvania",
+    "tennessee",
+    "texas",
+    "utah",
+    "vermont",
+    "virginia",
+    "wisconsin",
+    "wyoming",
+];
 
 /// Words of taxes on added value, which the United States do not have.
 const VALUE_ADDED: &[&str] =
@@ -18,6 +62,9 @@ const VALUE_ADDED: &[&str] =
 enum CountryHint {
     AmericanAddress,
     AmericanTelephone,
+    AmericanState,
+    /// A date that only its month in front makes one.
+    MonthFirst,
     /// "USD" or "US$".
     AmericanDollars,
     Dollars,
@@ -54,6 +101,7 @@ const DOLLARS: &[(CountryHint, &str)] = &[
 /// Words that hint at a country.
 const WORDS: &[(CountryHint, &[&str])] = &[
     (CountryHint::AmericanDollars, &["usd"]),
+    (CountryHint::AmericanState, STATE_NAMES),
     (CountryHint::ValueAddedTax, VALUE_ADDED),
     (
         CountryHint::Canada,
@@ -86,9 +134,10 @@ impl Origin {
                 text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
             let small: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
             let facts = [
-                (CountryHint::AmericanAddress, words.windows(2).any(is_state_and_zip)),
+                (CountryHint::AmericanAddress, has_american_address(&text)),
                 (CountryHint::AmericanDollars, text.contains("US$")),
                 (CountryHint::AmericanTelephone, words.windows(3).any(is_american_telephone)),
+                (CountryHint::MonthFirst, text.split(' ').any(is_month_first)),
                 (CountryHint::SalesTax, small.windows(2).any(|two| two == ["sales", "tax"])),
                 (CountryHint::HongKong, small.windows(2).any(|two| two == ["hong", "kong"])),
                 (CountryHint::Canada, words.windows(2).any(is_canadian_postcode)),
@@ -105,14 +154,22 @@ impl Origin {
     }
 
     /// The currency that a sign of dollars stands for here; other currencies are what they are. `None` for dollars or
-    /// pesos of an unknown country: the United States have no tax on added value.
+    /// pesos of an unknown country. The United States have no tax on added value.
     pub(super) fn of_dollars(&self, code: &'static str) -> Option<&'static str> {
-        let is_american = [CountryHint::AmericanAddress, CountryHint::AmericanDollars, CountryHint::SalesTax];
-        if code != "USD" || is_american.iter().any(|hint| self.has(*hint)) {
+        use CountryHint::{AmericanAddress, AmericanDollars, AmericanState, AmericanTelephone, MonthFirst, SalesTax};
+        let has_any = |hints: &[CountryHint]| hints.iter().any(|hint| self.has(*hint));
+        if code != "USD" || has_any(&[AmericanAddress, AmericanDollars, SalesTax]) {
             return Some(code);
         }
         let own = DOLLARS.iter().find(|(country, _)| self.has(*country)).map(|(_, code)| *code);
-        own.or_else(|| (!self.has(CountryHint::ValueAddedTax)).then_some(code))
+        let is_likely_american =
+            has_any(&[AmericanState, AmericanTelephone, MonthFirst]) && !self.has(CountryHint::ValueAddedTax);
+        own.or_else(|| is_likely_american.then_some(code))
+    }
+
+    /// The amount with the currency that its sign stands for here.
+    pub(super) fn of_amount(&self, amount: MoneyAmount) -> MoneyAmount {
+        MoneyAmount { currency: amount.currency.and_then(|code| self.of_dollars(code)), ..amount }
     }
 
     /// The facts of the origin about a currency.
@@ -123,6 +180,7 @@ impl Origin {
         evidence.fact("dollars of another country", DOLLARS.iter().any(|(_, own)| *own == code));
         evidence.fact("dollars: american telephone", code == "USD" && self.has(CountryHint::AmericanTelephone));
         evidence.fact("dollars: sales tax", code == "USD" && self.has(CountryHint::SalesTax));
+        evidence.fact("dollars: month first", code == "USD" && self.has(CountryHint::MonthFirst));
     }
 
     /// The facts of the origin about the order of day and month in a date that has two readings.
@@ -140,10 +198,28 @@ impl Origin {
     }
 }
 
-fn is_state_and_zip(two: &[&str]) -> bool {
-    let [state, zip] = two else { return false };
-    let zip_digits = zip.len() == 5 && zip.chars().all(|char| char.is_ascii_digit());
-    state.len() == 2 && zip_digits && STATES.split(' ').any(|known| known == *state)
+/// A state with its postal code: "CA 94103", "CA94103", "Portland, OR 97201".
+fn has_american_address(text: &str) -> bool {
+    let is_zip = |zip: &str| {
+        let digits = zip.split_once('-').map_or(zip, |(digits, _)| digits);
+        digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_known = |states: &str, state: &str| states.split(' ').any(|known| known == state);
+    let spaced = text.replace(',', " , ");
+    let words =
+        spaced.split_whitespace().map(|word| word.trim_matches(|char: char| !char.is_alphanumeric() && char != ','));
+    let words: Vec<&str> = std::iter::once("").chain(words.filter(|word| !word.is_empty())).collect();
+    words.iter().zip(words.iter().skip(1)).zip(words.iter().skip(2).chain([&""])).any(|((before, word), next)| {
+        let (state, zip) = word.split_at_checked(2).unwrap_or_default();
+        let is_address = is_known(STATES, state) && is_zip(if zip.is_empty() { next } else { zip });
+        is_address && (!is_known(WORD_STATES, state) || *before == ",")
+    })
+}
+
+/// 3/25/2017
+fn is_month_first(word: &str) -> bool {
+    let parts: Vec<Option<u32>> = word.split('/').map(|part| part.parse().ok()).collect();
+    matches!(parts.as_slice(), [Some(1..=12), Some(13..=31), Some(0..=99 | 1990..=2099)])
 }
 
 /// K1A 0B1

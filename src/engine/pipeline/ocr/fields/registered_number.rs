@@ -10,10 +10,11 @@ use super::row_text::{RowText, overlap};
 use super::value::ParsedFieldValue;
 use super::words::{LabelPlace, RowWords, WordMeaning, label_of};
 
-/// A number that was found.
-struct FoundNumber {
-    row: usize,
-    chars: Range<usize>,
+/// A bank account or a tax number, at one of its places.
+#[derive(Debug)]
+pub(super) struct FoundNumber {
+    pub(super) row: usize,
+    pub(super) chars: Range<usize>,
     text: String,
     /// It begins with a country, or has the form of one country alone.
     has_country: bool,
@@ -30,17 +31,15 @@ pub(super) fn iban_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<F
     candidates(rows, &found)
 }
 
-pub(super) fn vat_candidates(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FieldCandidate> {
-    candidates(rows, &vat_numbers(rows, words))
+impl FoundNumber {
+    /// The currency of the country whose tax number it is, unless its check digit is wrong.
+    pub(super) fn currency(&self) -> Option<&'static str> {
+        identifiers::currency_of(&self.text).filter(|_| self.check != Some(false))
+    }
 }
 
-/// The currencies of the countries whose tax numbers a document has, each with the place of the number.
-pub(super) fn currencies(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<(usize, Range<usize>, &'static str)> {
-    let numbers = vat_numbers(rows, words).into_iter().filter(|number| number.check != Some(false));
-    numbers.filter_map(|number| Some((number.row, number.chars, identifiers::currency_of(&number.text)?))).collect()
-}
-
-fn vat_numbers(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FoundNumber> {
+/// The tax numbers of a document.
+pub(super) fn tax_numbers(rows: &[RowText<'_>], words: &[RowWords]) -> Vec<FoundNumber> {
     numbers(rows, words, WordMeaning::TaxNumber, |chars, is_labelled| {
         let numbers =
             identifiers::vat_ids(chars).into_iter().filter_map(|found| Some((found.chars, found.value.into_text()?)));
@@ -94,7 +93,7 @@ fn numbers(
 }
 
 /// Each number once, with the evidence for it.
-fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate> {
+pub(super) fn candidates(rows: &[RowText<'_>], found: &[FoundNumber]) -> Vec<FieldCandidate> {
     let parties = parties::of_rows(rows);
     let mut texts: Vec<&String> = Vec::new();
     let mut candidates = Vec::new();

@@ -3,11 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::candidate::FieldCandidate;
-use super::evidence::Evidence;
+use super::evidence::{self, Evidence};
 use super::labelled_amount::{self, EQUAL, LabelWay, LabelledAmount, VALUES_MAX, is_equal};
 use super::row_text::RowText;
 use super::value::{ParsedFieldValue, TaxAmount};
 use super::words::WordMeaning;
+
+/// Facts by which a sum supports a net amount, and a tax.
+const NET_SUPPORT: &[&str] = &[
+    "with tax the total",
+    "with taxes the total",
+    "with rate the total",
+    "rate gives a tax",
+    "with another the total",
+];
+const TAX_SUPPORT: &[&str] =
+    &["net and tax are the total", "total without it", "rate of total", "rate of net", "all of one rate"];
 
 /// The most taxes of a document.
 const TAXES_MAX: usize = 6;
@@ -128,10 +139,14 @@ pub(super) fn net_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
         evidence.fact("beside rate", same.iter().all(|amount| amount.has_rate));
         evidence.fact("not last", same.iter().all(|amount| !amount.is_last));
         evidence.fact("integer", same.iter().all(|amount| amount.is_integer));
+        let is_small = |total: &i64| 2 * value < *total;
+        evidence.fact("less than half of the total", !sums.totals.is_empty() && sums.totals.iter().all(is_small));
         place(&same, rows, &mut evidence);
         Some(FieldCandidate::of_amount(best, evidence))
     });
-    candidates.collect()
+    let mut candidates: Vec<FieldCandidate> = candidates.collect();
+    evidence::compare_support(&mut candidates, NET_SUPPORT);
+    candidates
 }
 
 fn place(same: &[&LabelledAmount], rows: &[RowText<'_>], evidence: &mut Evidence) {
@@ -179,7 +194,7 @@ pub(super) fn tax_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
     let mut seen = BTreeSet::new();
     let labelled: Vec<&LabelledAmount> = amounts
         .iter()
-        .filter(|amount| amount.means(WordMeaning::Tax) && amount.thousandths() > 0)
+        .filter(|amount| amount.means(WordMeaning::Tax) && amount.thousandths() >= 0)
         .filter(|amount| seen.insert(amount.thousandths()))
         .collect();
     for tax in &labelled {
@@ -212,6 +227,7 @@ pub(super) fn tax_candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -
     for tax in amounts.iter().filter(|amount| missing.contains(&amount.thousandths()) && amount.label.is_none()) {
         push(vec![(rate_of(tax), tax)], "difference");
     }
+    evidence::compare_support(&mut found, TAX_SUPPORT);
     found
 }
 
@@ -247,6 +263,8 @@ fn facts(
         taxes.iter().all(|(rate, tax)| rate.is_some_and(|rate| tax_of_rate(rate, tax.row, amounts).is_some())),
     );
     evidence.fact("more than a third", sums.totals.iter().max().is_some_and(|total| sum * 3 > *total));
+    evidence.fact("zero", sum == 0);
+    evidence.fact("zero beside others", sum == 0 && !sums.taxes.is_empty());
     evidence.fact("total", sums.has_total(sum));
     evidence.fact("net", sums.nets.contains(&sum));
     let ways = |way: LabelWay| taxes.iter().any(|(_, tax)| tax.label.is_some_and(|label| label.way == way));

@@ -3,11 +3,22 @@
 use std::collections::BTreeSet;
 
 use super::candidate::FieldCandidate;
-use super::evidence::Evidence;
+use super::evidence::{self, Evidence};
 use super::labelled_amount::{self, LabelWay, LabelledAmount, VALUES_MAX, is_equal};
 use super::row_text::RowText;
 use super::words::WordMeaning;
 use crate::pipeline::ocr::geometry::median;
+
+/// Facts by which a sum supports a total.
+const SUPPORT: &[&str] = &[
+    "paid less change",
+    "paid exactly",
+    "net and tax",
+    "net and additions",
+    "sum of articles",
+    "sum of articles and tax",
+    "rounded",
+];
 
 /// The most that a total is rounded.
 const ROUNDING: i64 = 55;
@@ -21,9 +32,11 @@ pub(super) fn candidates(rows: &[RowText<'_>], amounts: &[LabelledAmount]) -> Ve
     let facts = DocumentFacts::of(rows, amounts);
     let candidates = values.iter().filter(|(value, _)| **value != 0).filter_map(|(value, occurrences)| {
         let best = occurrences.iter().max_by_key(|amount| (rank(amount), amount.row))?;
-        Some(FieldCandidate::of_amount(best, evidence(*value, occurrences, rows, &facts, &sums)))
+        Some(FieldCandidate::of_amount(best, evidence_for(*value, occurrences, rows, &facts, &sums)))
     });
-    candidates.collect()
+    let mut candidates: Vec<FieldCandidate> = candidates.collect();
+    evidence::compare_support(&mut candidates, SUPPORT);
+    candidates
 }
 
 /// The occurrence whose place is shown.
@@ -88,7 +101,7 @@ fn height(rows: &[RowText<'_>], amount: &LabelledAmount) -> Option<f32> {
     Some(rows.get(amount.row)?.place(&amount.chars)?.0.height())
 }
 
-fn evidence(
+fn evidence_for(
     value: i64,
     occurrences: &[&LabelledAmount],
     rows: &[RowText<'_>],

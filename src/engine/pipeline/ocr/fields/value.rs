@@ -98,10 +98,14 @@ pub enum ParsedFieldValue {
 }
 
 impl ParsedFieldValue {
-    /// True for equal values, and for names of which one is most of the other.
+    /// True for equal values, for names of which one is most of the other, and for an amount without a currency.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Name(one), Self::Name(other)) => names::is_same(one, other),
+            (Self::Amount(one), Self::Amount(other)) => {
+                let has_unknown = one.currency.is_none() || other.currency.is_none();
+                one.thousandths() == other.thousandths() && (has_unknown || one.currency == other.currency)
+            }
             _ => self == other,
         }
     }
