@@ -37,6 +37,11 @@ impl ClaimId {
         *self.0 < *compact_time(clock::unix_millis().saturating_sub(than_ms))
     }
 
+    /// The id of a document of the file: that of the file, with a number if it has several.
+    pub fn of_document(&self, number: Option<usize>) -> String {
+        number.map_or_else(|| self.0.clone(), |number| format!("{}-{number}", self.0))
+    }
+
     /// The id that is the name of a folder or of a file.
     pub fn parse(name: &OsStr) -> Option<Self> {
         let text = name.to_str()?;

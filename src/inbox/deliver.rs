@@ -1,5 +1,6 @@
 //! Messages of an inbox on their way to a webhook, or to the broker: at least once each.
 
+use std::ffi::OsString;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,11 +106,16 @@ impl Delivery {
     /// Delivers what waits. The error is the pause that the receiver asks for.
     async fn deliver_all(&self) -> Result<(), Duration> {
         let way = self.way();
-        let names = self.inbox.files.run(move |files| files.undelivered(way)).await;
-        self.waiting.store(names.len() as u64, Ordering::Relaxed);
         let mut failures = 0;
         let mut asked = None;
-        for name in names {
+        let mut last: Option<OsString> = None;
+        loop {
+            let behind = last.take();
+            let (name, waiting) =
+                self.inbox.files.run(move |files| files.next_undelivered(way, behind.as_deref())).await;
+            self.waiting.store(waiting as u64, Ordering::Relaxed);
+            let Some(name) = name else { break };
+            last = Some(name.clone());
             let wanted = name.clone();
             let message = self.inbox.files.run(move |files| files.message(way, &wanted)).await;
             let message = message.map_err(|error| self.failed(error.to_string(), Duration::ZERO))?;
@@ -126,7 +132,6 @@ impl Delivery {
             }
             let removed = self.inbox.files.run(move |files| files.delivered(way, &name)).await;
             removed.map_err(|error| self.failed(error.to_string(), Duration::ZERO))?;
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         match asked {
             None => {

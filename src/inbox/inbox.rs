@@ -25,9 +25,9 @@ use ledge_service::off_thread::{WorkThread, off_thread};
 use crate::claim::{Claim, ClaimId};
 use crate::config::{InboxConfig, InboxOutput};
 use crate::folder::FileStamp;
-use crate::message::{InboxMessage, InboxResult, MessageOutcome, ReadDocument};
+use crate::message::{DocumentRow, InboxMessage, InboxResult, MessageOutcome, ReadDocument};
 use crate::table::{self, RowHead};
-use crate::workspace::{ClaimError, DocumentOutputs, Undelivered, Workspace};
+use crate::workspace::{ClaimError, CsvRows, DocumentOutputs, Undelivered, Workspace};
 
 /// The pauses before a step is tried again that may succeed later.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -338,8 +338,14 @@ fn outputs(
         document,
     };
     let fields: Vec<_> = model.config.field.iter().map(|field| field.name.as_str()).collect();
-    let head = RowHead { id, file: &file, read_at: &at, pages: read.pages() };
-    let row = || (table::header(&fields), table::row(&fields, head, &read.fields, &read.doubtful));
+    let rows = || {
+        let row = |document: DocumentRow<'_>| {
+            let id = claim.id.of_document(document.number);
+            let head = RowHead { id: &id, file: &file, read_at: &at, pages: document.pages };
+            (table::row(&fields, head, document.fields, document.doubtful), id)
+        };
+        CsvRows { header: table::header(&fields), rows: read.rows().into_iter().map(row).collect() }
+    };
     let (text, text_truncated) = read.text();
     let message = InboxMessage {
         id,
@@ -352,6 +358,7 @@ fn outputs(
             model_version: model.version,
             fields: &read.fields,
             doubtful: &read.doubtful,
+            documents: &read.documents,
             text,
             text_truncated,
         },
@@ -359,7 +366,7 @@ fn outputs(
     let wants = |output: InboxOutput| config.outputs.contains(&output);
     Ok(DocumentOutputs {
         json: wants(InboxOutput::Json).then(|| json(&result)),
-        csv: wants(InboxOutput::Csv).then(row),
+        csv: wants(InboxOutput::Csv).then(rows),
         pdf: pdf.and_then(Result::ok),
         message: json(&message),
     })

@@ -61,6 +61,9 @@ pub enum MessageOutcome<'a> {
         fields: &'a Map<String, Value>,
         /// Those that need a look.
         doubtful: &'a Map<String, Value>,
+        /// The documents of a file that has several, as in the answer to a call.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        documents: &'a [Map<String, Value>],
         /// The text of all pages, with a form feed between two.
         text: String,
         /// Set for a text of which only the first 64 KiB are here.
@@ -81,6 +84,18 @@ pub struct ReadDocument {
     pub fields: Map<String, Value>,
     #[serde(default)]
     pub doubtful: Map<String, Value>,
+    #[serde(default)]
+    pub documents: Vec<Map<String, Value>>,
+}
+
+/// A document, for its row in a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DocumentRow<'a> {
+    /// From 1; `None` for the only document of a file.
+    pub number: Option<usize>,
+    pub pages: usize,
+    pub fields: &'a Map<String, Value>,
+    pub doubtful: Option<&'a Map<String, Value>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,9 +104,19 @@ struct PageText {
 }
 
 impl ReadDocument {
-    /// The number of pages.
-    pub fn pages(&self) -> usize {
-        self.pages.len()
+    /// The documents of the file, one or several.
+    pub fn rows(&self) -> Vec<DocumentRow<'_>> {
+        if self.documents.is_empty() {
+            let (pages, doubtful) = (self.pages.len(), Some(&self.doubtful));
+            return vec![DocumentRow { number: None, pages, fields: &self.fields, doubtful }];
+        }
+        let of_each = self.documents.iter().zip(1..).filter_map(|(document, number)| {
+            let page = |key: &str| usize::try_from(document.get(key)?.as_u64()?).ok();
+            let pages = (page("last_page")? + 1).checked_sub(page("first_page")?)?;
+            let doubtful = document.get("doubtful").and_then(Value::as_object);
+            Some(DocumentRow { number: Some(number), pages, fields: document.get("fields")?.as_object()?, doubtful })
+        });
+        of_each.collect()
     }
 
     /// The text of all pages, and `true` if it is only their beginning.
@@ -121,9 +146,16 @@ mod tests {
         let (text, text_truncated) = document.text();
         let (device, inbox) = (DeviceName::constant("box"), InboxName::constant("scans"));
         let (model, version) = (ModelName::constant("document_reader"), "1".parse().unwrap());
-        let ReadDocument { fields, doubtful, .. } = &document;
-        let read =
-            MessageOutcome::Read { model_name: &model, model_version: version, fields, doubtful, text, text_truncated };
+        let ReadDocument { fields, doubtful, documents, .. } = &document;
+        let read = MessageOutcome::Read {
+            model_name: &model,
+            model_version: version,
+            fields,
+            doubtful,
+            documents,
+            text,
+            text_truncated,
+        };
         let message = |outcome| InboxMessage { id: "7", device: &device, inbox: &inbox, file: "a", at: "now", outcome };
         let written = serde_json::to_value(message(read)).unwrap();
         assert_eq!((&written["text"], written.get("text_truncated")), (&json!("a\nb\u{c}c"), None));
@@ -131,6 +163,23 @@ mod tests {
         let failed = serde_json::to_value(message(MessageOutcome::Failed { error: "no" })).unwrap();
         let expected = json!({"id": "7", "device": "box", "inbox": "scans", "file": "a", "at": "now", "error": "no"});
         assert_eq!(failed, expected);
+    }
+
+    #[test]
+    fn a_file_of_several_documents_has_a_row_for_each() {
+        let document = json!({
+            "pages": [{"page": 1, "text": "a"}, {"page": 2, "text": "b"}, {"page": 3, "text": "c"}],
+            "fields": {},
+            "documents": [
+                {"first_page": 1, "last_page": 2, "fields": {"total": {}}, "doubtful": {"date": {}}},
+                {"first_page": 3, "last_page": 3, "fields": {}},
+            ],
+        });
+        let document: ReadDocument = serde_json::from_value(document).unwrap();
+        let rows: Vec<_> = document.rows().into_iter().map(|row| (row.number, row.pages, row.fields.len())).collect();
+        assert_eq!(rows, [(Some(1), 2, 1), (Some(2), 1, 0)]);
+        let one: ReadDocument = serde_json::from_value(json!({"pages": [{"page": 1, "text": "a"}]})).unwrap();
+        assert_eq!(one.rows().into_iter().map(|row| (row.number, row.pages)).collect::<Vec<_>>(), [(None, 1)]);
     }
 
     #[test]

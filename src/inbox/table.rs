@@ -33,14 +33,19 @@ pub fn header(fields: &[&str]) -> String {
 }
 
 /// The line of a document.
-pub fn row(fields: &[&str], head: RowHead<'_>, found: &Map<String, Value>, doubtful: &Map<String, Value>) -> String {
+pub fn row(
+    fields: &[&str],
+    head: RowHead<'_>,
+    found: &Map<String, Value>,
+    doubtful: Option<&Map<String, Value>>,
+) -> String {
     let value = |name: &str| found.get(name).and_then(|field| field.get("value"));
     let cell = |column: &str| match column {
         "id" => head.id.to_owned(),
         "file" => head.file.to_owned(),
         "read_at" => head.read_at.to_owned(),
         "pages" => head.pages.to_string(),
-        "doubtful" => doubtful.keys().map(String::as_str).collect::<Vec<_>>().join(" "),
+        "doubtful" => doubtful.into_iter().flat_map(Map::keys).map(String::as_str).collect::<Vec<_>>().join(" "),
         CURRENCY if value(CURRENCY).is_none() => {
             found.values().find_map(|field| field.pointer("/value/currency")?.as_str()).unwrap_or_default().to_owned()
         }
@@ -109,17 +114,17 @@ mod tests {
         let doubtful = map(&json!({"date": {"value": "2026-01-01"}, "number": {"value": "1"}}));
         assert_eq!(header(&fields), "id,file,read_at,pages,total,tax,supplier,currency,doubtful\n");
         assert_eq!(
-            row(&fields, HEAD, &found, &doubtful),
+            row(&fields, HEAD, &found, Some(&doubtful)),
             "7,\"a,b.pdf\",2026-12-01T00:00:00Z,2,12.50,19.00%: 1.90; 7.00%: 0.35,\"Smith \"\"& Sons\"\"\",EUR,date number\n"
         );
         let found = map(&json!({"tax": {"value": [{"rate": null, "amount": "-1.90"}]}, "currency": {"value": "AED"}}));
-        assert!(row(&["tax", "currency"], HEAD, &found, &Map::new()).ends_with(",2,-1.90,AED,\n"));
+        assert!(row(&["tax", "currency"], HEAD, &found, None).ends_with(",2,-1.90,AED,\n"));
     }
 
     #[test]
     fn no_cell_is_a_formula_or_a_second_line() {
         let found = map(&json!({"number": {"value": "=HYPERLINK(\"http://x\")\nA,1"}, "supplier": {"value": "+1"}}));
-        let row = row(&["number", "supplier"], RowHead { file: "@a.pdf", ..HEAD }, &found, &Map::new());
+        let row = row(&["number", "supplier"], RowHead { file: "@a.pdf", ..HEAD }, &found, None);
         assert!(row.starts_with("7,'@a.pdf,") && row.contains(",\"'=HYPERLINK(\"\"http://x\"\") A,1\",'+1,"), "{row}");
         assert_eq!(row.matches('\n').count(), 1);
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,11 +86,19 @@ impl Undelivered {
 #[derive(Debug, Clone, Default)]
 pub struct DocumentOutputs {
     pub json: Option<Bytes>,
-    /// The names of the columns, and the row.
-    pub csv: Option<(String, String)>,
+    pub csv: Option<CsvRows>,
     pub pdf: Option<Bytes>,
     /// For each receiver.
     pub message: Bytes,
+}
+
+/// The rows of a file, one for each of its documents.
+#[derive(Debug, Clone, Default)]
+pub struct CsvRows {
+    /// The line with the names of the columns.
+    pub header: String,
+    /// Each line with the id in it.
+    pub rows: Vec<(String, String)>,
 }
 
 /// The reason why a claimed file cannot go on.
@@ -355,7 +364,9 @@ impl Workspace {
             }
         }
         if let Some(csv) = &outputs.csv {
-            self.add_row(claim, csv)?;
+            for (row, id) in &csv.rows {
+                self.add_row(claim, (&csv.header, row), id)?;
+            }
         }
         self.store_message(claim, &outputs.message)?;
         let to = if self.config.delete_originals { None } else { Some(&self.folders()?.done) };
@@ -388,9 +399,9 @@ impl Workspace {
         self.in_progress.remove(&claim.id);
     }
 
-    fn add_row(&self, claim: &Claim, (header, row): &(String, String)) -> io::Result<()> {
+    fn add_row(&self, claim: &Claim, (header, row): (&str, &str), id: &str) -> io::Result<()> {
         let results = &self.folders()?.results;
-        let has_row = |text: &str| table::has_row(text, claim.id.as_str());
+        let has_row = |text: &str| table::has_row(text, id);
         for number in 1..=TABLES_MAX {
             let number = if number == 1 { String::new() } else { format!("-{number}") };
             let name = format!("{}-{}-{}{number}.csv", self.config.name, self.device, claim.id.month());
@@ -411,10 +422,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// The messages that a receiver has not got yet, the oldest first.
-    pub fn undelivered(&self, way: DeliveryWay) -> Vec<OsString> {
-        let of_way = self.undelivered.iter().filter(|undelivered| undelivered.way == way);
-        of_way.flat_map(|undelivered| undelivered.names.iter().cloned()).collect()
+    /// The oldest message that a receiver has not got yet, of those behind `last`; with how many it has not got in all.
+    pub fn next_undelivered(&self, way: DeliveryWay, last: Option<&OsStr>) -> (Option<OsString>, usize) {
+        let Some(undelivered) = self.undelivered.iter().find(|undelivered| undelivered.way == way) else {
+            return (None, 0);
+        };
+        let behind = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        (undelivered.names.range::<OsStr, _>(behind).next().cloned(), undelivered.names.len())
     }
 
     /// One of these messages; `None` if somebody has removed it.
@@ -501,7 +515,7 @@ mod tests {
     fn outputs() -> DocumentOutputs {
         DocumentOutputs {
             json: Some("{}".into()),
-            csv: Some(("id,file\n".to_owned(), String::new())),
+            csv: Some(CsvRows { header: "id,file\n".to_owned(), rows: Vec::new() }),
             pdf: Some("%PDF-".into()),
             message: "{}".into(),
         }
@@ -509,7 +523,12 @@ mod tests {
 
     fn finish(workspace: &mut Workspace, claim: &Claim) -> Result<(), ClaimError> {
         let stamp = workspace.stamp(claim)?;
-        let outputs = DocumentOutputs { csv: Some(("id,file\n".to_owned(), format!("{},a\n", claim.id))), ..outputs() };
+        let row = |number| {
+            let id = claim.id.of_document(Some(number));
+            (format!("{id},a\n"), id)
+        };
+        let csv = CsvRows { header: "id,file\n".to_owned(), rows: vec![row(1), row(2)] };
+        let outputs = DocumentOutputs { csv: Some(csv), ..outputs() };
         workspace.finish(claim, stamp, &outputs)
     }
 
@@ -540,17 +559,19 @@ mod tests {
         finish(&mut second, &claim).unwrap();
         assert_eq!((count(&folder, "results"), count(&folder, "done"), count(&folder, "failed")), (3, 1, 0));
         let table = folder.path().join(format!("results/scans-one-{}.csv", claim.id.month()));
-        assert_eq!(std::fs::read_to_string(table).unwrap(), format!("id,file\n{},a\n", claim.id));
+        let rows = format!("id,file\n{id}-1,a\n{id}-2,a\n", id = claim.id);
+        assert_eq!(std::fs::read_to_string(table).unwrap(), rows);
         let message = OsString::from(format!("{}.json", claim.id));
-        assert_eq!(second.undelivered(DeliveryWay::Webhook), std::slice::from_ref(&message));
+        assert_eq!(second.next_undelivered(DeliveryWay::Webhook, None), (Some(message.clone()), 1));
+        assert_eq!(second.next_undelivered(DeliveryWay::Webhook, Some(&message)), (None, 1));
         assert!(matches!(finish(&mut second, &claim), Err(ClaimError::Gone)));
         drop(second);
         let mut third = workspace(&folder, "one");
         assert_eq!(claim_at(&mut third, begin, 500), None);
-        assert_eq!(third.undelivered(DeliveryWay::Webhook), std::slice::from_ref(&message));
+        assert_eq!(third.next_undelivered(DeliveryWay::Webhook, None), (Some(message.clone()), 1));
         assert_eq!(third.message(DeliveryWay::Webhook, &message).unwrap().as_deref(), Some(&b"{}"[..]));
         third.delivered(DeliveryWay::Webhook, &message).unwrap();
-        assert!(third.undelivered(DeliveryWay::Webhook).is_empty());
+        assert_eq!(third.next_undelivered(DeliveryWay::Webhook, None), (None, 0));
         assert_eq!(third.message(DeliveryWay::Webhook, &message).unwrap(), None);
     }
 
@@ -589,7 +610,7 @@ mod tests {
         claim_at(&mut files, begin, 0);
         let refused = files.claim_next(begin + Duration::from_millis(100)).unwrap_err().to_string();
         assert!(refused.contains("10000 messages wait for the webhook"), "{refused}");
-        let first = files.undelivered(DeliveryWay::Webhook).remove(0);
+        let first = files.next_undelivered(DeliveryWay::Webhook, None).0.unwrap();
         files.delivered(DeliveryWay::Webhook, &first).unwrap();
         assert!(claim_at(&mut files, begin, 200).is_some());
     }

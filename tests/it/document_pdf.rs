@@ -175,6 +175,24 @@ fn pages_come_in_order_as_their_text_layer_or_read_as_the_section_says() {
 }
 
 #[test]
+fn a_stack_of_invoices_in_one_file_is_answered_one_by_one() {
+    let daemon = start();
+    let client = &mut daemon.client();
+    let other = INVOICE.replace("R-2048", "77120").replace("2026-11-20", "2026-11-21").replace("119.00", "23.80");
+    let terms = b"BT /F 12 Tf 72 700 Td (Goods remain ours until they are paid for.) Tj ET";
+    let document = read(client, &pdf(&objects(&[INVOICE.as_bytes(), other.as_bytes(), terms], "", Vec::new()), ""));
+    assert_eq!(document["fields"], json!({}), "{document}");
+    let found: Vec<_> = document["documents"].as_array().unwrap().iter().collect();
+    let of = |index: usize, field: &str| found[index]["fields"][field]["value"].clone();
+    assert_eq!((found.len(), of(0, "number"), of(1, "number")), (2, json!("R-2048"), json!("77120")), "{document}");
+    assert_eq!((&of(0, "total")["amount"], &of(1, "total")["amount"]), (&json!("119.00"), &json!("23.80")));
+    assert_eq!((&found[0]["last_page"], &found[1]["last_page"]), (&json!(1), &json!(3)));
+    // The same invoice twice is one.
+    let document = read(client, &pdf(&objects(&[INVOICE.as_bytes(), INVOICE.as_bytes()], "", Vec::new()), ""));
+    assert_eq!((document.get("documents"), &document["fields"]["number"]["value"]), (None, &json!("R-2048")));
+}
+
+#[test]
 fn an_encrypted_a_damaged_and_an_empty_file_are_told_apart() {
     let daemon = start();
     let client = &mut daemon.client();

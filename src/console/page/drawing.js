@@ -109,15 +109,30 @@ function onPage({ text, xml }) {
   return text ?? 'only in the XML of the file';
 }
 
-/** The pages and fields of a document. */
-export function pagesOf({ pages, fields, doubtful = {} }, picture) {
-  const found = [...Object.entries(fields), ...Object.entries(doubtful).map(([name, field]) => [`${name} (doubtful)`, field])];
-  const table = h('table', { class: 'plain' }, h('caption', null, 'Fields'),
+/** The fields of a document, each with its name, the doubtful ones last. */
+function fieldsOf({ fields, doubtful = {} }) {
+  return [...Object.entries(fields), ...Object.entries(doubtful).map(([name, field]) => [`${name} (doubtful)`, field])];
+}
+
+function fieldTable(caption, found) {
+  if (!found.length) return h('p', { class: 'quiet' }, `${caption}: none was found.`);
+  return scrolled(h('table', { class: 'plain' }, h('caption', null, caption),
     heads(['Field', 'Value', 'On the page'], ['Confidence']),
     h('tbody', null, found.map(([name, field]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, fieldValue(field.value)),
-      h('td', null, onPage(field)), h('td', { class: 'figure' }, score(field.confidence))))));
+      h('td', null, onPage(field)), h('td', { class: 'figure' }, score(field.confidence)))))));
+}
+
+/** The fields of one of several documents. */
+function partTable(part) {
+  const where = part.first_page === part.last_page ? `page ${part.first_page}` : `pages ${part.first_page} to ${part.last_page}`;
+  return fieldTable(`Fields of the document on ${where}`, fieldsOf(part));
+}
+
+/** The pages and fields of a document, or of several in one file. */
+export function pagesOf({ pages, documents, ...whole }, picture) {
+  const found = (documents ?? [whole]).flatMap(fieldsOf);
   return [
-    found.length ? scrolled(table) : h('p', { class: 'quiet' }, 'No field was found.'),
+    documents ? documents.map(partTable) : fieldTable('Fields', found),
     pages.map((one) => h('section', { class: 'page' },
       pages.length > 1 && h('h3', null, `Page ${one.page}`),
       h('div', { class: 'beside' }, page(one, pages.length === 1 ? picture : null, found.filter(([, field]) => field.page === one.page)),

@@ -9,11 +9,13 @@
 //! * `document_reading/step.rs` - a step as plain data: the task for a page, and its result
 //! * `document_reading/pages.rs` - the process of the models: the pages in memory between their steps
 //! * `document_reading/steps.rs` - the steps between the models of one page
+//! * `document_reading/documents.rs` - the documents of a file that has several
 //! * `document_reading/document.rs` - the answer: pages, lines, fields
 //! * `document_reading/searchable.rs` - the document with a text layer
 
 mod chain;
 mod document;
+mod documents;
 mod models;
 mod page_shape;
 mod pages;

@@ -12,6 +12,18 @@ pub(super) type Corners = [[f64; 2]; 4];
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct ReadDocument {
     pub pages: Vec<ReadPage>,
+    /// Without any for a file of several documents.
+    pub fields: BTreeMap<String, ReadField>,
+    #[serde(default)]
+    pub documents: Vec<ReadDocumentPart>,
+}
+
+/// One of several documents in a file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct ReadDocumentPart {
+    /// From 1.
+    pub first_page: usize,
+    pub last_page: usize,
     pub fields: BTreeMap<String, ReadField>,
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::content::{Content, Span};
 use super::fields::{self, DocumentField};
 use super::layout::{self, Block, Table};
-use super::reading::{Corners, ReadDocument, ReadPage, around};
+use super::reading::{Corners, ReadDocument, ReadField, ReadPage, around};
 use super::request::{AnalyzeOptions, ContentFormat, DocumentModel, StringIndexType};
 
 /// Pixels of a page of a PDF in each inch, unless the page is so large that it is drawn smaller.
@@ -383,32 +383,62 @@ impl<'a> AnalysisWriter<'a> {
         self.content.text.get(begin..).unwrap_or_default().to_owned()
     }
 
-    /// The receipt or the invoice, for the models that find one.
+    /// The receipts or the invoices, for the models that find them.
     fn documents(&self, document: &ReadDocument, model: DocumentModel, is_pdf: bool) -> Vec<AnalyzedDocument> {
         let doc_type = match model {
             DocumentModel::Receipt => "receipt",
             DocumentModel::Invoice => "invoice",
             DocumentModel::Read | DocumentModel::Layout => return Vec::new(),
         };
+        let one = (0..=usize::MAX, &document.fields);
+        let several = document.documents.iter().map(|part| (part.first_page..=part.last_page, &part.fields));
+        let all = several.chain(document.documents.is_empty().then_some(one));
+        all.filter_map(|(pages, found)| {
+            let own: Vec<&ReadPage> = document.pages.iter().filter(|page| pages.contains(&page.number)).collect();
+            // All its pages may be among those that are not asked for.
+            let is_asked_for = document.documents.is_empty() || !own.is_empty();
+            is_asked_for.then(|| self.document(&own, found, (doc_type, model), is_pdf))
+        })
+        .collect()
+    }
+
+    fn document(
+        &self,
+        pages: &[&ReadPage],
+        found: &BTreeMap<String, ReadField>,
+        (doc_type, model): (&'static str, DocumentModel),
+        is_pdf: bool,
+    ) -> AnalyzedDocument {
         let region = |page: usize, corners: &Corners| {
-            let page = document.pages.iter().find(|known| known.number == page)?;
+            let page = pages.iter().find(|known| known.number == page)?;
             Some(PageUnit::of(page, is_pdf).region(corners))
         };
-        let fields = fields::document_fields(&document.fields, model, region);
-        let whole = |page: &ReadPage| {
+        let fields = fields::document_fields(found, model, region);
+        let whole = |page: &&ReadPage| {
             let (width, height) = (f64::from(page.width), f64::from(page.height));
             PageUnit::of(page, is_pdf).region(&[[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]])
         };
         let confidences: Vec<_> = fields.values().filter_map(DocumentField::confidence).collect();
         #[expect(clippy::cast_precision_loss, reason = "some ten fields")]
         let mean = confidences.iter().sum::<f64>() / confidences.len().max(1) as f64;
-        vec![AnalyzedDocument {
+        AnalyzedDocument {
             doc_type,
-            bounding_regions: document.pages.iter().map(whole).collect(),
-            spans: [self.content.since(0)],
+            bounding_regions: pages.iter().map(whole).collect(),
+            spans: [self.span_of(pages)],
             confidence: (mean * 1e3).round() / 1e3,
             fields,
-        }]
+        }
+    }
+
+    /// The content from the first of these pages to the last.
+    fn span_of(&self, pages: &[&ReadPage]) -> Span {
+        let spans = self.pages.iter().filter(|page| pages.iter().any(|own| own.number == page.number));
+        let spans: Vec<Span> = spans.flat_map(|page| page.spans).collect();
+        match spans.as_slice() {
+            [first, .., last] => Span { offset: first.offset, length: last.offset + last.length - first.offset },
+            [only] => *only,
+            [] => self.content.since(0),
+        }
     }
 }
 
@@ -432,10 +462,20 @@ mod tests {
     }
 
     fn answer() -> String {
-        let field = |value: Value, text: &str| {
-            json!({"value": value, "text": text, "page": 1, "confidence": 0.96,
-                   "box": [[300, 60], [340, 60], [340, 80], [300, 80]]})
-        };
+        let fields = json!({
+            "total": field(1, &json!({"amount": "2.00", "currency": "EUR"}), "2.00"),
+            "date": field(1, &json!("2026-11-24"), "24.11.2026"),
+        });
+        json!({"pages": pages(), "fields": fields}).to_string()
+    }
+
+    /// A field on a page.
+    fn field(page: usize, value: &Value, text: &str) -> Value {
+        json!({"value": value, "text": text, "page": page, "confidence": 0.96,
+               "box": [[300, 60], [340, 60], [340, 80], [300, 80]]})
+    }
+
+    fn pages() -> [Value; 2] {
         let page = |number: usize, lines: Vec<Value>, text: &str| json!({"page": number, "width": 400, "height": 200, "turned": 0, "source": "models", "lines": lines, "text": text});
         let first = vec![
             line("Café é", 0.0, 0.0),
@@ -444,18 +484,36 @@ mod tests {
             line("Summe", 0.0, 60.0),
             line("2.00", 300.0, 60.0),
         ];
-        let pages =
-            [page(1, first, "Café é\n1 Tee 2.00\nSumme 2.00\n"), page(2, vec![line("Seite 2", 0.0, 0.0)], "Seite 2\n")];
-        let fields = json!({
-            "total": field(json!({"amount": "2.00", "currency": "EUR"}), "2.00"),
-            "date": field(json!("2026-11-24"), "24.11.2026"),
-        });
-        json!({"pages": pages, "fields": fields}).to_string()
+        [page(1, first, "Café é\n1 Tee 2.00\nSumme 2.00\n"), page(2, vec![line("Seite 2", 0.0, 0.0)], "Seite 2\n")]
     }
 
     fn analyzed(model: DocumentModel, query: &str) -> Value {
+        analysis_of(&answer(), model, query)
+    }
+
+    fn analysis_of(answer: &str, model: DocumentModel, query: &str) -> Value {
         let options = AnalyzeOptions::parse(&format!("api-version=2024-11-30&{query}")).unwrap();
-        analyze(&answer(), (model, &options), true, |result| serde_json::to_value(result).unwrap()).unwrap()
+        analyze(answer, (model, &options), true, |result| serde_json::to_value(result).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_document_of_a_file_has_its_pages_and_fields() {
+        let number = |page: usize| json!({"number": field(page, &json!(format!("R-{page}")), "R")});
+        let part = |page: usize| json!({"first_page": page, "last_page": page, "fields": number(page)});
+        let answer = json!({"pages": pages(), "fields": {}, "documents": [part(1), part(2)]}).to_string();
+        let all = analysis_of(&answer, DocumentModel::Invoice, "");
+        let pages: Vec<_> = all["pages"].as_array().unwrap().iter().map(|page| &page["spans"]).collect();
+        for (document, page) in all["documents"].as_array().unwrap().iter().zip(1_usize..) {
+            assert_eq!(document["fields"]["InvoiceId"]["valueString"], format!("R-{page}"));
+            assert_eq!(document["boundingRegions"].as_array().unwrap().len(), 1);
+            assert_eq!(document["boundingRegions"][0]["pageNumber"], page);
+            assert_eq!(&document["spans"], pages[page - 1]);
+        }
+        assert_eq!(all["documents"].as_array().unwrap().len(), 2);
+        let second = analysis_of(&answer, DocumentModel::Invoice, "pages=2");
+        assert_eq!(second["documents"].as_array().unwrap().len(), 1);
+        assert_eq!(second["documents"][0]["fields"]["InvoiceId"]["valueString"], "R-2");
+        assert_eq!(analysis_of(&answer, DocumentModel::Layout, "").get("documents"), None);
     }
 
     /// The texts at the places of words, lines, paragraphs and cells are their own.

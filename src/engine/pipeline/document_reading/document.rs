@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::PostprocessError;
+use super::documents;
 use crate::pipeline::annotation::TextOutline;
 use crate::pipeline::ocr::fields::{
     DocumentFieldDeclaration, DocumentText, FoundDocumentField, ParsedFieldValue, StatedField,
@@ -21,11 +22,32 @@ use crate::pipeline::ocr::page_turn::QuarterTurns;
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Document {
     pages: Vec<DocumentPage>,
+    /// Without any for a file of several documents: each has its own.
+    #[serde(flatten)]
+    fields: DocumentFields,
+    /// The documents of a file that has several, in the order of their pages.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    documents: Vec<DocumentOfSeveral>,
+}
+
+/// The fields of a document.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+pub struct DocumentFields {
     /// The fields of `[[field]]` that were found, by their names.
     fields: BTreeMap<String, FieldValue>,
     /// Those whose best value is less likely right than the `threshold` of the field: to look at, not to pay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     doubtful: BTreeMap<String, FieldValue>,
+}
+
+/// One of several documents in a file.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct DocumentOfSeveral {
+    /// From 1.
+    first_page: usize,
+    last_page: usize,
+    #[serde(flatten)]
+    fields: DocumentFields,
 }
 
 /// A page of a document.
@@ -171,6 +193,11 @@ impl ReadPage {
         Self { number, size, turn, source, rows: order::rows(&areas), lines }
     }
 
+    /// Its lines in rows, to find fields in.
+    pub(super) fn text(&self) -> (&[RowOfLines], &[OcrLine]) {
+        (&self.rows, &self.lines)
+    }
+
     /// The page of the answer.
     fn answer(&self) -> DocumentPage {
         let word = |word: OcrWord<'_>| DocumentWord { text: word.text.to_owned(), area: self.corners(word.area) };
@@ -199,6 +226,25 @@ impl ReadPage {
     }
 }
 
+impl DocumentFields {
+    /// Those of pages, and of the XML that their file carries.
+    fn of(pages: &[ReadPage], fields: &[DocumentFieldDeclaration], invoice: Option<&InvoiceXml>) -> Self {
+        let text = DocumentText::new(pages.iter().map(ReadPage::text));
+        let mut found = Self::default();
+        for field in fields {
+            let value = match invoice.and_then(|invoice| text.stated(field, invoice)) {
+                Some(stated) => FieldValue::of_xml(stated, pages),
+                None => text.find(field).and_then(|found| FieldValue::on_page(found, pages)),
+            };
+            let Some(value) = value else { continue };
+            let is_sure = value.xml.is_none() && value.confidence >= field.threshold;
+            let kind = if is_sure { &mut found.fields } else { &mut found.doubtful };
+            kind.insert(field.name.clone(), value);
+        }
+        found
+    }
+}
+
 /// The results of a document: the text of each page, and the answer in JSON.
 pub fn results(
     pages: &[ReadPage],
@@ -206,19 +252,20 @@ pub fn results(
     invoice: Option<&InvoiceXml>,
 ) -> Result<Vec<Tensor>, PostprocessError> {
     let wrong = |reason: String| PostprocessError::Values(reason);
-    let text = DocumentText::new(pages.iter().map(|page| (page.rows.as_slice(), page.lines.as_slice())));
-    let (mut sure, mut doubtful) = (BTreeMap::new(), BTreeMap::new());
-    for field in fields {
-        let value = match invoice.and_then(|invoice| text.stated(field, invoice)) {
-            Some(stated) => FieldValue::of_xml(stated, pages),
-            None => text.find(field).and_then(|found| FieldValue::on_page(found, pages)),
-        };
-        let Some(value) = value else { continue };
-        let is_sure = value.xml.is_none() && value.confidence >= field.threshold;
-        let kind = if is_sure { &mut sure } else { &mut doubtful };
-        kind.insert(field.name.clone(), value);
-    }
-    let document = Document { pages: pages.iter().map(ReadPage::answer).collect(), fields: sure, doubtful };
+    // The XML is about the whole file.
+    let several = if invoice.is_some() { Vec::new() } else { documents::documents(pages, fields) };
+    let documents: Vec<_> = several
+        .into_iter()
+        .filter_map(|range| {
+            let own = pages.get(range).filter(|own| own.len() < pages.len())?;
+            let (first, last) = own.first().zip(own.last())?;
+            let fields = DocumentFields::of(own, fields, None);
+            Some(DocumentOfSeveral { first_page: first.number, last_page: last.number, fields })
+        })
+        .collect();
+    let fields =
+        if documents.is_empty() { DocumentFields::of(pages, fields, invoice) } else { DocumentFields::default() };
+    let document = Document { pages: pages.iter().map(ReadPage::answer).collect(), fields, documents };
     let texts = document.pages.iter().map(|page| page.text.as_bytes());
     let texts = Tensor::from_strings(vec![pages.len()], texts).map_err(|error| wrong(error.to_string()))?;
     let json = serde_json::to_vec(&document).map_err(|error| wrong(error.to_string()))?;
@@ -231,6 +278,13 @@ pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
     #[derive(Deserialize)]
     struct DocumentAnswer {
         pages: Vec<AnsweredPage>,
+        #[serde(flatten)]
+        whole: AnsweredFields,
+        #[serde(default)]
+        documents: Vec<AnsweredFields>,
+    }
+    #[derive(Deserialize)]
+    struct AnsweredFields {
         fields: BTreeMap<String, FieldPlace>,
     }
     #[derive(Deserialize)]
@@ -249,10 +303,11 @@ pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
         #[serde(default, rename = "box")]
         corners: Option<QuadrilateralCorners>,
     }
-    let DocumentAnswer { pages, fields } = serde_json::from_str(answer).ok()?;
+    let DocumentAnswer { pages, whole, documents } = serde_json::from_str(answer).ok()?;
     let lines = pages.into_iter().take(1).flat_map(|page| page.lines);
     let lines = lines.map(|line| TextOutline { corners: line.corners, field: None });
-    let fields = fields.into_iter().filter(|(_, place)| place.page == Some(1));
+    let fields = documents.into_iter().chain([whole]).flat_map(|document| document.fields);
+    let fields = fields.filter(|(_, place)| place.page == Some(1));
     let fields = fields.filter_map(|(name, place)| Some(TextOutline { corners: place.corners?, field: Some(name) }));
     Some(lines.chain(fields).collect())
 }

@@ -130,6 +130,78 @@ fn the_xml_of_a_file_is_compared_with_its_pages() {
     assert!(doubtful["confidence"].as_f64().unwrap() <= 0.5, "{doubtful}");
 }
 
+/// A page with these rows of a text and an amount, and a heading with a date and a number.
+fn receipt(page: usize, head: [&str; 3], rows: &[(&str, &str)]) -> document::ReadPage {
+    let line = |text: &str, left: f32, top: f32| {
+        let area = PageArea { left, top, right: left + 60.0, bottom: top + 10.0 };
+        OcrLine::even(text, Quadrilateral::upright(area), 0.99)
+    };
+    let head = head.into_iter().zip([10.0, 110.0, 210.0]).map(|(text, left)| line(text, left, 0.0));
+    let rows = rows.iter().zip(1_u8..).flat_map(|((label, amount), row)| {
+        let top = 20.0 * f32::from(row);
+        [line(label, 10.0, top), line(amount, 150.0, top)]
+    });
+    document::ReadPage::new(
+        page,
+        (300, 100),
+        QuarterTurns::None,
+        document::TextSource::TextLayer,
+        head.chain(rows).collect(),
+    )
+}
+
+/// The answer to these pages, with fields that are sure from 0.3 on.
+fn answer(pages: &[document::ReadPage]) -> serde_json::Value {
+    let fields = ["total", "document_date", "document_number", "supplier"].map(|pattern| {
+        let name = pattern.trim_start_matches("document_");
+        toml::from_str(&format!("name = '{name}'\npattern = '{pattern}'\nthreshold = 0.3")).unwrap()
+    });
+    let results = document::results(pages, &fields, None).unwrap();
+    serde_json::from_slice(results[1].strings().unwrap().next().unwrap()).unwrap()
+}
+
+#[test]
+fn a_stack_of_receipts_in_one_file_is_several_documents() {
+    let first = receipt(
+        1,
+        ["Hill & Sons Ltd", "Date 2026-11-24", "Invoice No. R-2048"],
+        &[("Net", "100.00"), ("VAT 19 %", "19.00"), ("Total EUR", "119.00")],
+    );
+    let second = receipt(
+        2,
+        ["Corner Shop Ltd", "Date 2026-11-25", "Invoice No. 77120"],
+        &[("Net", "10.00"), ("VAT 19 %", "1.90"), ("Total EUR", "11.90")],
+    );
+    let third = receipt(3, ["Corner Shop Ltd", "Page 2", ""], &[("Terms", "14 days")]);
+    let answer = answer(&[first, second, third]);
+    assert_eq!(answer["fields"], json!({}), "{answer}");
+    let documents = answer["documents"].as_array().unwrap();
+    let found = documents.iter().map(|document| {
+        let fields = &document["fields"];
+        let pages = [&document["first_page"], &document["last_page"]].map(|page| page.as_u64().unwrap());
+        (pages, fields["total"]["value"]["amount"].as_str(), fields["number"]["value"].as_str())
+    });
+    let expected = [([1, 1], Some("119.00"), Some("R-2048")), ([2, 3], Some("11.90"), Some("77120"))];
+    assert_eq!(found.collect::<Vec<_>>(), expected, "{answer}");
+    assert_eq!(documents[1]["fields"]["total"]["page"], 2);
+}
+
+#[test]
+fn pages_that_do_not_surely_begin_another_document_are_one() {
+    let head = ["Hill & Sons Ltd", "Date 2026-11-24", "Invoice No. R-2048"];
+    let sums = [("Net", "100.00"), ("VAT 19 %", "19.00"), ("Total EUR", "119.00")];
+    let first = || receipt(1, head, &sums);
+    let others = [
+        receipt(2, head, &[("Net", "50.00"), ("VAT 19 %", "9.50"), ("Total EUR", "59.50")]),
+        receipt(2, ["Hill & Sons Ltd", "Date 2026-11-25", ""], &sums),
+        receipt(2, ["Corner Shop Ltd", "Date 2026-11-25", "Invoice No. 77120"], &[("Oak", "4 days")]),
+    ];
+    for other in others {
+        let answer = answer(&[first(), other]);
+        assert_eq!(answer.get("documents"), None, "{answer}");
+    }
+}
+
 #[test]
 fn words_that_are_missing_are_named() {
     let pipeline = bind(&parts(5), b"a\nb\nc\n").unwrap();

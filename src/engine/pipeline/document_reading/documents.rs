@@ -1,0 +1,85 @@
+//! The documents of a file: a stack of receipts that went through a scanner is one file.
+
+use std::ops::Range;
+
+use super::document::ReadPage;
+use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, DocumentFieldPattern, DocumentText, ParsedFieldValue};
+
+/// The least confidence of a value that tells documents apart. A wrong one would have to look like another document
+/// twice.
+const LIKELY: f32 = 0.5;
+
+/// What pages of a document say.
+#[derive(Debug, Default)]
+struct DocumentIdentity {
+    total: Option<ParsedFieldValue>,
+    number: Option<ParsedFieldValue>,
+    date: Option<ParsedFieldValue>,
+    supplier: Option<ParsedFieldValue>,
+}
+
+impl DocumentIdentity {
+    fn of(page: &ReadPage, fields: &[DocumentFieldDeclaration]) -> Self {
+        let text = DocumentText::new([page.text()]);
+        let value = |pattern: DocumentFieldPattern, is_sure: bool| {
+            let field = fields.iter().find(|field| field.pattern == pattern)?;
+            let least = if is_sure { field.threshold } else { field.threshold.min(LIKELY) };
+            text.find(field).filter(|found| found.confidence >= least).map(|found| found.value)
+        };
+        Self {
+            total: value(DocumentFieldPattern::Total, false),
+            // A different number is enough, so it must be sure.
+            number: value(DocumentFieldPattern::DocumentNumber, true),
+            date: value(DocumentFieldPattern::DocumentDate, false),
+            supplier: value(DocumentFieldPattern::Supplier, false),
+        }
+    }
+
+    /// True if a page is of another document. Both have a total, and differ in their number; if one has no number, in
+    /// their total, and in their date or supplier.
+    fn is_other(&self, page: &Self) -> bool {
+        let same = |one: &Option<ParsedFieldValue>, other: &Option<ParsedFieldValue>| {
+            one.as_ref().zip(other.as_ref()).map(|(one, other)| one.agrees(other))
+        };
+        let Some(same_total) = same(&self.total, &page.total) else { return false };
+        let differs = |same: Option<bool>| same == Some(false);
+        let has_another_origin =
+            || differs(same(&self.date, &page.date)) || differs(same(&self.supplier, &page.supplier));
+        same(&self.number, &page.number).map_or_else(|| !same_total && has_another_origin(), |same| !same)
+    }
+
+    /// Takes what only a further page says.
+    fn add(&mut self, page: Self) {
+        let Self { total, number, date, supplier } = page;
+        let known = [
+            (&mut self.total, total),
+            (&mut self.number, number),
+            (&mut self.date, date),
+            (&mut self.supplier, supplier),
+        ];
+        for (known, more) in known {
+            if known.is_none() {
+                *known = more;
+            }
+        }
+    }
+}
+
+/// The pages of each document, as positions: one range without a page that surely begins another document.
+pub(super) fn documents(pages: &[ReadPage], fields: &[DocumentFieldDeclaration]) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut identity = DocumentIdentity::default();
+    for (index, page) in pages.iter().enumerate().filter(|_| pages.len() > 1) {
+        let own = DocumentIdentity::of(page, fields);
+        if identity.is_other(&own) {
+            let start = found.last().map_or(0, |last| last.end);
+            found.push(start..index);
+            identity = own;
+        } else {
+            identity.add(own);
+        }
+    }
+    let start = found.last().map_or(0, |last| last.end);
+    found.push(start..pages.len());
+    found
+}
