@@ -13,6 +13,7 @@ const LIKELY: f32 = 0.5;
 #[derive(Debug, Default)]
 struct DocumentIdentity {
     total: Option<ParsedFieldValue>,
+    has_sure_total: bool,
     number: Option<ParsedFieldValue>,
     date: Option<ParsedFieldValue>,
     supplier: Option<ParsedFieldValue>,
@@ -23,11 +24,12 @@ impl DocumentIdentity {
         let text = DocumentText::new([page.text()]);
         let value = |pattern: DocumentFieldPattern, is_sure: bool| {
             let field = fields.iter().find(|field| field.pattern == pattern)?;
-            let least = if is_sure { field.threshold } else { field.threshold.min(LIKELY) };
+            let least = if is_sure { field.threshold.max(LIKELY) } else { LIKELY };
             text.find(field).filter(|found| found.confidence >= least).map(|found| found.value)
         };
         Self {
             total: value(DocumentFieldPattern::Total, false),
+            has_sure_total: value(DocumentFieldPattern::Total, true).is_some(),
             // A different number is enough, so it must be sure.
             number: value(DocumentFieldPattern::DocumentNumber, true),
             date: value(DocumentFieldPattern::DocumentDate, false),
@@ -36,21 +38,24 @@ impl DocumentIdentity {
     }
 
     /// True if a page is of another document. Both have a total, and differ in their number; if one has no number, in
-    /// their total, and in their date or supplier.
+    /// their total, and in their date, or in their supplier if the page has a date and its total is sure: terms of
+    /// business and the details of a bill name amounts and companies, too.
     fn is_other(&self, page: &Self) -> bool {
         let same = |one: &Option<ParsedFieldValue>, other: &Option<ParsedFieldValue>| {
             one.as_ref().zip(other.as_ref()).map(|(one, other)| one.agrees(other))
         };
         let Some(same_total) = same(&self.total, &page.total) else { return false };
         let differs = |same: Option<bool>| same == Some(false);
-        let has_another_origin =
-            || differs(same(&self.date, &page.date)) || differs(same(&self.supplier, &page.supplier));
+        let has_another_origin = || {
+            let has_own_sum = page.date.is_some() && page.has_sure_total;
+            differs(same(&self.date, &page.date)) || has_own_sum && differs(same(&self.supplier, &page.supplier))
+        };
         same(&self.number, &page.number).map_or_else(|| !same_total && has_another_origin(), |same| !same)
     }
 
     /// Takes what only a further page says.
     fn add(&mut self, page: Self) {
-        let Self { total, number, date, supplier } = page;
+        let Self { total, number, date, supplier, has_sure_total: _ } = page;
         let known = [
             (&mut self.total, total),
             (&mut self.number, number),
@@ -65,7 +70,7 @@ impl DocumentIdentity {
     }
 }
 
-/// The pages of each document, as positions: one range without a page that surely begins another document.
+/// The pages of each document, as positions: one range if no page begins another document.
 pub(super) fn documents(pages: &[ReadPage], fields: &[DocumentFieldDeclaration]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut identity = DocumentIdentity::default();
