@@ -7,7 +7,7 @@ use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, DocumentFieldPatter
 
 /// The least confidence of a value that tells documents apart. A wrong one would have to look like another document
 /// twice.
-const LIKELY: f32 = 0.5;
+const LIKELY: f32 = 0.7;
 
 /// What pages of a document say.
 #[derive(Debug, Default)]
