@@ -125,8 +125,8 @@ def amounts_by_rate(taxes):
 def is_supplier(truth, answer):
     """The same name, where a part of it is enough if it is most of the name.
 
-    What stands in brackets behind a name, as its branch, does not count. Sources have the name with its legal form, the brand, a short name (`rewe`), or text without spaces (`ILIO'SRestaurant`). So case, accents,
-    signs, spaces and legal forms do not count. An answer is right if all of the truth is in it (`REWE Markt GmbH`; names of less than five letters
+    Sources have the name with its legal form, the brand, a short name (`rewe`), or text without spaces (`ILIO'SRestaurant`). So case, accents,
+    signs, spaces, legal forms and what stands in brackets behind a name, as its branch, do not count. An answer is right if all of the truth is in it (`REWE Markt GmbH`; names of less than five letters
     as a separate word), if it is a part of the truth with at least 60 % of its letters, or if both are similar by 80 % (difflib's ratio), which
     forgives a misread letter in five.
     """

@@ -1,7 +1,7 @@
 """Fields that were read off the picture for documents whose source has other fields only.
 
-`truths/readings/` has a file for each part. A line completes a row of the truth; what the source says is kept, but for the fields in `instead`, where the page plainly says something else. `without` names fields that the
-page does not have, so that any value is wrong.
+`truths/readings/` has a file for each part. A line completes a row of the truth; what the source says is kept, but for the fields in `instead`,
+where the page plainly says something else. `without` names fields that the page does not have, so that any value is wrong.
 """
 from pathlib import Path
 

@@ -22,18 +22,23 @@ struct DocumentIdentity {
 impl DocumentIdentity {
     fn of(page: &ReadPage, fields: &[DocumentFieldDeclaration]) -> Self {
         let text = DocumentText::new([page.text()]);
-        let value = |pattern: DocumentFieldPattern, is_sure: bool| {
+        // Each with whether it is sure.
+        let likely = |pattern: DocumentFieldPattern| {
             let field = fields.iter().find(|field| field.pattern == pattern)?;
-            let least = if is_sure { field.threshold.max(LIKELY) } else { LIKELY };
-            text.find(field).filter(|found| found.confidence >= least).map(|found| found.value)
+            let found = text.find(field).filter(|found| found.confidence >= LIKELY)?;
+            Some((found.value, found.confidence >= field.threshold))
         };
+        let value = |pattern: DocumentFieldPattern| likely(pattern).map(|(value, _)| value);
+        let (total, has_sure_total) = likely(DocumentFieldPattern::Total).unzip();
         Self {
-            total: value(DocumentFieldPattern::Total, false),
-            has_sure_total: value(DocumentFieldPattern::Total, true).is_some(),
+            total,
+            has_sure_total: has_sure_total == Some(true),
             // A different number is enough, so it must be sure.
-            number: value(DocumentFieldPattern::DocumentNumber, true),
-            date: value(DocumentFieldPattern::DocumentDate, false),
-            supplier: value(DocumentFieldPattern::Supplier, false),
+            number: likely(DocumentFieldPattern::DocumentNumber)
+                .filter(|(_, is_sure)| *is_sure)
+                .map(|(value, _)| value),
+            date: value(DocumentFieldPattern::DocumentDate),
+            supplier: value(DocumentFieldPattern::Supplier),
         }
     }
 

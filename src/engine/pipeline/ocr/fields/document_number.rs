@@ -159,15 +159,15 @@ fn facts_without_label(row: &RowText<'_>, chars: &Range<usize>, text: &str, evid
         && row.text(&(chars.end..line.end)).chars().all(|char| !char.is_alphanumeric());
     let has_sign = before.ends_with('#');
     let is_long = text.chars().filter(char::is_ascii_digit).count() >= UNLABELLED_DIGITS;
-    let is_beside_date = || is_alone && !date::found(row.chars(), DayOrder::DayFirst).is_empty();
+    let is_beside_date = is_long && is_alone && !date::found(row.chars(), DayOrder::DayFirst).is_empty();
     let is_uniform = is_alone && is_uniform_invoice(text);
-    if !is_long || !(has_sign || is_uniform || is_beside_date()) {
+    if !is_long || !(has_sign || is_uniform || is_beside_date) {
         return None;
     }
     evidence.fact("no label", true);
     evidence.fact("no label: behind a sign", has_sign);
     evidence.fact("no label: alone", is_alone);
-    evidence.fact("no label: beside a date", is_beside_date());
+    evidence.fact("no label: beside a date", is_beside_date);
     evidence.fact("no label: uniform invoice", is_uniform);
     Some(())
 }
