@@ -58,13 +58,13 @@ fn the_image_works_under_rootless_podman_and_attacks_from_inside_are_denied() {
 }
 
 /// Fills target/packages/stage with the files of the packages, and the program under test.
-fn fill_stage() {
+pub fn fill_stage() {
     let builder = Path::new(CHECKOUT).join("packaging/build");
     run(interpreter().arg(builder).args(["stage", "--any-glibc", "--binary", PROGRAM]));
 }
 
 /// Makes images of the stage in a folder, and returns what the builder printed.
-fn build_image(folder: &Path, options: &[&str]) -> String {
+pub fn build_image(folder: &Path, options: &[&str]) -> String {
     path_of("mmdebstrap");
     path_of("buildah");
     let mut builder = interpreter();

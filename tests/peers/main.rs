@@ -87,6 +87,7 @@ mod releases;
 mod schemathesis;
 mod sealed_updates;
 mod security;
+mod small_box;
 mod soak;
 mod systemd;
 #[path = "../it/table_golden.rs"]

@@ -1,20 +1,16 @@
 //! The unit of the package on Debian's own kernel: the attempts of a process of models there, and the limits and the
 //! filter that need its control groups. A container of `systemd.rs` has neither.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::machine::{Booted as _, own_folders};
+use crate::machine::Booted as _;
 use crate::virtual_machine::{Hardware, VirtualMachine};
 
 /// The tasks that the unit allows its user, and the share of them that a process of models can take.
 const TASKS_MAX: u64 = 2048;
 const TASKS_OF_MODELS_MAX: u64 = TASKS_MAX / 4 * 3;
-
-/// The longest that all models may take to load on the smallest box, emulated on a busy machine.
-const SMALL_BOX_START_MAX: Duration = Duration::from_mins(75);
 
 /// Boots the unit with the tiny model twice, one of which is asked for faults.
 fn start(drop_in: &str) -> VirtualMachine {
@@ -153,59 +149,6 @@ fn a_process_of_models_that_takes_all_memory_ends_within_the_limit_of_the_unit()
     assert_eq!(call(&machine, "healthy", ""), "200");
     machine.until("it answers again", |machine| call(machine, "faulty", "") == "200");
     assert_eq!((machine.property("MainPID"), machine.property("NRestarts")), (pid, "0".to_owned()));
-}
-
-/// The smallest box that the documents name. Without KVM a first load takes several tries, each with twice the time.
-#[test]
-#[ignore = "an hour where the processor is emulated: `make soak`"]
-fn the_packages_models_run_on_one_core_with_1_gib_of_memory() {
-    let photos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/photos");
-    let own = own_folders();
-    let mut folders: Vec<_> = own.iter().map(|(from, to)| (from.as_path(), *to)).collect();
-    folders.push((&photos, "/mnt/photos"));
-    let machine = VirtualMachine::bare(Hardware { cores: 1, ..Hardware::default() }, &folders);
-    machine.install();
-    let list = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/models.list")).unwrap();
-    let models = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
-    let models: Vec<_> = models.filter(|name| !name.is_empty()).collect();
-    machine.models(&models);
-    let all_ready = format!("{} models ready", models.len());
-    for model in &models {
-        let queue = "[queue]\\ndefault_timeout_ms = 3600000\\n";
-        machine.shell(&format!(
-            "cd /var/lib/ledge/models/{model} && sed -i \"/^\\[queue\\]/d; /^default_timeout_ms/d\" model.toml && printf '\\n{queue}' >> model.toml"
-        ));
-    }
-    machine.shell("chown -R ledge: /var/lib/ledge");
-    let started = Instant::now();
-    machine.run(&["systemctl", "start", "ledge"]);
-    while machine.property("StatusText") != all_ready {
-        let said = machine.ask(&["journalctl", "-u", "ledge", "-o", "cat", "--no-pager", "-n", "20"]);
-        assert!(started.elapsed() < SMALL_BOX_START_MAX, "{}: {said}", machine.property("StatusText"));
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    println!("ready after {:?}: {} MiB", started.elapsed(), group(&machine, "memory.peak") >> 20);
-
-    let golden = "/mnt/models/document_reader/golden/receipt.png";
-    for (model, file, kind) in [
-        ("efficientnet_lite0", "/mnt/photos/coffee.png", "image/png"),
-        ("coco_detector", "/mnt/photos/cows.jpg", "image/jpeg"),
-        ("face_detector", "/mnt/photos/astronaut.jpg", "image/jpeg"),
-        ("use_multilingual_v3", "/mnt/models/use_multilingual_v3/golden/pl.txt", "text/plain"),
-        ("document_reader", golden, "image/png"),
-    ] {
-        let status = machine.shell(&format!(
-            "curl -sS -o /tmp/answer -w '%{{http_code}}' -H 'content-type: {kind}' --data-binary @{file} 127.0.0.1:8000/v2/models/{model}/infer"
-        ));
-        assert_eq!(status, "200", "{model}: {}", machine.shell("cat /tmp/answer"));
-        println!("{model}: {} MiB at most", group(&machine, "memory.peak") >> 20);
-    }
-    let events = machine.shell("cat /sys/fs/cgroup/system.slice/ledge.service/memory.events");
-    println!("{events}{}", machine.shell("head -3 /proc/meminfo"));
-    assert!(events.contains("oom_kill 0\n"), "{events}");
-    assert_eq!((machine.property("NRestarts"), machine.property("StatusText")), ("0".to_owned(), all_ready));
-    let ended = machine.ask(&["journalctl", "--no-pager", "-k", "-g", "Out of memory"]);
-    assert!(!ended.contains("Out of memory"), "{ended}");
 }
 
 #[test]
