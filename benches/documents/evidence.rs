@@ -53,7 +53,10 @@ fn ocr_line(line: &Value) -> Option<OcrLine> {
     let corners: Vec<Point> = corners.into_iter().map(|[x, y]| Point::new(x, y)).collect();
     let area = Quadrilateral(corners.try_into().ok()?);
     let confidence = serde_json::from_value(line.get("confidence")?.clone()).ok()?;
-    Some(OcrLine::even(line.get("text")?.as_str()?, area, confidence))
+    let words: Vec<f32> = array(line.get("words"))
+        .filter_map(|word| serde_json::from_value(word.get("confidence")?.clone()).ok())
+        .collect();
+    Some(OcrLine::even(line.get("text")?.as_str()?, area, confidence).with_words(&words))
 }
 
 /// A candidate with its facts, and the positions of those that agree with it.

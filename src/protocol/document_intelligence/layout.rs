@@ -148,9 +148,9 @@ mod tests {
                 #[expect(clippy::cast_precision_loss, reason = "a few letters")]
                 let right = left + text.len() as f64 * height / 2.0;
                 let corners = [[*left, top], [right, top], [right, top + height], [*left, top + height]];
-                let word = |text: &str| ReadWord { text: text.to_owned(), corners };
+                let word = |text: &str| ReadWord { text: text.to_owned(), corners, confidence: 1.0 };
                 let words = text.split(' ').map(word).collect();
-                lines.push(ReadLine { text: (*text).to_owned(), corners, confidence: 1.0, words });
+                lines.push(ReadLine { text: (*text).to_owned(), corners, words });
             }
             top += row.iter().map(|(.., height)| *height).fold(0.0, f64::max) + 4.0;
         }

@@ -48,7 +48,6 @@ pub(super) struct ReadLine {
     pub text: String,
     #[serde(rename = "box")]
     pub corners: Corners,
-    pub confidence: f64,
     pub words: Vec<ReadWord>,
 }
 
@@ -57,6 +56,7 @@ pub(super) struct ReadWord {
     pub text: String,
     #[serde(rename = "box")]
     pub corners: Corners,
+    pub confidence: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

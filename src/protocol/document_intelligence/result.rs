@@ -316,8 +316,8 @@ impl<'a> AnalysisWriter<'a> {
                 self.content.push(" ");
             }
             let span = self.content.push(&word.text);
-            let (polygon, confidence) = (unit.polygon(&word.corners), line.confidence);
-            self.words.push(Word { content: &word.text, polygon, confidence, span });
+            let polygon = unit.polygon(&word.corners);
+            self.words.push(Word { content: &word.text, polygon, confidence: word.confidence, span });
         }
         let (polygon, spans) = (unit.polygon(&line.corners), [self.content.since(start)]);
         self.lines.push(Line { content: &line.text, polygon, spans });
@@ -455,7 +455,7 @@ mod tests {
         let mut at = left;
         for word in text.split(' ') {
             let right = at + 10.0 * f64::from(u32::try_from(word.chars().count()).unwrap());
-            words.push(json!({"text": word, "box": corners(at, right)}));
+            words.push(json!({"text": word, "box": corners(at, right), "confidence": 0.9}));
             at = right + 10.0;
         }
         json!({"text": text, "box": corners(left, at - 10.0), "confidence": 0.9, "words": words})

@@ -175,8 +175,8 @@ pub fn child_message() -> Vec<Vec<u8>> {
 /// A result of each step of a page, for two lines.
 pub fn step_result() -> Vec<Vec<u8>> {
     let corners = [2.0_f32, 3.0, 40.0, 3.0, 40.0, 9.0, 2.0, 9.0].map(f32::to_le_bytes).concat();
-    let reading =
-        [&b"\x02ab"[..], &0.5_f32.to_le_bytes(), &[2], &[0.2_f32, 0.9].map(f32::to_le_bytes).concat()].concat();
+    let shares = [&[2][..], &[0.2_f32, 0.9].map(f32::to_le_bytes).concat()].concat();
+    let reading = [&b"\x02ab"[..], &0.5_f32.to_le_bytes(), &shares, &shares].concat();
     vec![
         vec![0, 100, 50, 2],
         [&[1, 100, 50, 0, 2][..], &corners, &corners, &[0]].concat(),

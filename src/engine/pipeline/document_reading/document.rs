@@ -88,6 +88,8 @@ pub struct DocumentWord {
     /// As the corners of its line.
     #[serde(rename = "box")]
     area: QuadrilateralCorners,
+    /// 0 to 1: that of its least sure character.
+    confidence: f32,
 }
 
 /// Four points, each as x and y.
@@ -200,7 +202,11 @@ impl ReadPage {
 
     /// The page of the answer.
     fn answer(&self) -> DocumentPage {
-        let word = |word: OcrWord<'_>| DocumentWord { text: word.text.to_owned(), area: self.corners(word.area) };
+        let word = |word: OcrWord<'_>| DocumentWord {
+            text: word.text.to_owned(),
+            area: self.corners(word.area),
+            confidence: rounded(word.confidence, 1000.0),
+        };
         let line = |line: &OcrLine| DocumentLine {
             text: line.text().to_owned(),
             area: self.corners(line.area()),

@@ -203,7 +203,8 @@ mod tests {
         let reader = reader().chain.reader.clone();
         let line = |top: f32, confidence| {
             let area = PageArea { left: 0.0, top, right: 100.0, bottom: top + 10.0 };
-            let reading = DecodedText { text: "ab".to_owned(), confidence, places: vec![0.2, 0.8] };
+            let reading =
+                DecodedText { text: "ab".to_owned(), confidence, places: vec![0.2, 0.8], scores: vec![0.9; 2] };
             (FoundLine::at(Quadrilateral::upright(area)), reading)
         };
         let read = |is_strengthened, confidences: &[f32]| {

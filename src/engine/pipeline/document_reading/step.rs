@@ -266,7 +266,12 @@ mod tests {
     }
 
     fn reading(text: &str, confidence: f32, places: &[f32]) -> OcrStepResult {
-        OcrStepResult::Readings(vec![DecodedText { text: text.to_owned(), confidence, places: places.to_vec() }])
+        OcrStepResult::Readings(vec![DecodedText {
+            text: text.to_owned(),
+            confidence,
+            places: places.to_vec(),
+            scores: places.to_vec(),
+        }])
     }
 
     fn page() -> Lease {
@@ -381,7 +386,10 @@ mod tests {
         ) {
             let page = shape(size.0, size.1, QuarterTurns::ThreeQuarters);
             let lines = vec![FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y))))];
-            let readings = texts.into_iter().map(|(text, confidence, places)| DecodedText { text, confidence, places });
+            let readings = texts.into_iter().map(|(text, confidence, places)| {
+                let scores = places.iter().rev().copied().collect();
+                DecodedText { text, confidence, places, scores }
+            });
             for result in [
                 OcrStepResult::Upright(page),
                 OcrStepResult::Lines { page, lines, are_faint: false },

@@ -43,13 +43,17 @@ pub struct DecodedText {
     pub confidence: f32,
     /// The middle of each `char` of the text, as a share of the line.
     pub places: Vec<f32>,
+    /// The highest score of each `char` among its steps.
+    pub scores: Vec<f32>,
 }
 
 impl DecodedText {
-    /// Returns true if its numbers are shares, with a place for each character.
+    /// Returns true if its numbers are shares, with a place and a score for each character.
     pub fn is_sound(&self) -> bool {
         let is_share = |share: &f32| (0.0..=1.0).contains(share);
-        is_share(&self.confidence) && self.places.iter().all(is_share) && self.places.len() == self.text.chars().count()
+        let count = self.text.chars().count();
+        let fits = |shares: &[f32]| shares.len() == count && shares.iter().all(is_share);
+        is_share(&self.confidence) && fits(&self.places) && fits(&self.scores)
     }
 
     /// The surer one of two readings of a line, this one if they are equal.
@@ -85,9 +89,19 @@ fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &CtcAlphabet
         let (class, score) = best(scores);
         let is_new = class != before;
         before = class;
-        let Some(character) = alphabet.characters.get(class).filter(|_| is_new && class != 0) else { continue };
+        let Some(character) = alphabet.characters.get(class).filter(|_| class != 0) else { continue };
+        let share = if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
+        if !is_new {
+            if let Some(known) = reading.scores.last_mut().filter(|known| **known < share) {
+                *known = share;
+            }
+            continue;
+        }
         reading.text.push_str(character);
-        reading.places.extend(character.chars().map(|_| place.min(1.0)));
+        for _ in character.chars() {
+            reading.places.push(place.min(1.0));
+            reading.scores.push(share);
+        }
         sum += score;
         taken = taken.saturating_add(1);
     }
@@ -139,6 +153,7 @@ mod tests {
         let read = read(&[(1, 0.9), (1, 0.5), (0, 0.9), (1, 0.7), (4, 0.8), (3, 1.0)]);
         assert_eq!(read.text, "aa c");
         assert!((read.confidence - 0.85).abs() < 1e-6, "the first step of each: {read:?}");
+        assert_eq!(read.scores, [0.9, 0.7, 0.8, 1.0]);
         let places = [0.5, 3.5, 4.5, 5.5].map(|step: f32| step / 6.0);
         assert_eq!(read.places, places);
     }
@@ -177,6 +192,7 @@ mod tests {
             let expected: String = deduplicated.iter().filter_map(|&class| [None, Some('a'), Some('b'), Some('c'), Some(' ')][class]).collect();
             let found = read(&steps.iter().map(|&class| (class, 0.9)).collect::<Vec<_>>());
             prop_assert_eq!(found.places.len(), expected.chars().count());
+            prop_assert!(found.is_sound());
             prop_assert!(found.places.is_sorted());
             prop_assert_eq!(found.text, expected);
         }
@@ -184,8 +200,7 @@ mod tests {
         #[test]
         fn any_scores_are_read(scores in proptest::collection::vec(any::<f32>(), 20..=20), filled in 0.0_f32..=1.0) {
             for read in decode(&[2, 2, 5], &scores, &[filled, 1.0], &alphabet()).unwrap() {
-                prop_assert!((0.0..=1.0).contains(&read.confidence));
-                prop_assert!(read.places.iter().all(|place| (0.0..=1.0).contains(place)), "{:?}", read);
+                prop_assert!(read.is_sound(), "{read:?}");
             }
         }
     }

@@ -13,6 +13,8 @@ pub struct OcrLine {
     confidence: f32,
     /// The middle of each `char`, as a share of the width.
     places: Vec<f32>,
+    /// How surely each `char` was read.
+    scores: Vec<f32>,
 }
 
 /// A word of a line.
@@ -20,17 +22,21 @@ pub struct OcrLine {
 pub struct OcrWord<'l> {
     pub text: &'l str,
     pub area: Quadrilateral,
+    /// That of its least sure character.
+    pub confidence: f32,
 }
 
 impl OcrLine {
     /// A line with the places of its characters. Spaces at its ends are left out.
     pub fn new(reading: DecodedText, area: Quadrilateral) -> Self {
-        let DecodedText { text, confidence, mut places } = reading;
+        let DecodedText { text, confidence, mut places, mut scores } = reading;
         let kept = text.trim();
         let before = text.chars().count() - text.trim_start().chars().count();
-        places.truncate(before + kept.chars().count());
-        places.drain(..before.min(places.len()));
-        Self { text: kept.to_owned(), area, confidence, places }
+        for of_chars in [&mut places, &mut scores] {
+            of_chars.truncate(before + kept.chars().count());
+            of_chars.drain(..before.min(of_chars.len()));
+        }
+        Self { text: kept.to_owned(), area, confidence, places, scores }
     }
 
     /// A line with characters of equal width, for a text layer without widths.
@@ -38,7 +44,21 @@ impl OcrLine {
         let count = text.chars().count().max(1);
         let share = |index: usize| (super::geometry::coordinate(index) + 0.5) / super::geometry::coordinate(count);
         let places = (0..count).map(share).collect();
-        Self::new(DecodedText { text: text.to_owned(), confidence, places }, area)
+        let scores = vec![confidence; count];
+        Self::new(DecodedText { text: text.to_owned(), confidence, places, scores }, area)
+    }
+
+    /// The same line with these confidences of its words, in their order.
+    #[must_use]
+    pub fn with_words(mut self, confidences: &[f32]) -> Self {
+        let mut word = 0;
+        for (char, score) in self.text.chars().zip(&mut self.scores) {
+            match confidences.get(word) {
+                Some(confidence) if char != ' ' => *score = *confidence,
+                _ => word += usize::from(char == ' '),
+            }
+        }
+        self
     }
 
     pub fn text(&self) -> &str {
@@ -51,6 +71,11 @@ impl OcrLine {
 
     pub fn confidence(&self) -> f32 {
         self.confidence
+    }
+
+    /// That of the least sure of some characters, counted in `char`s. Without any, that of the line.
+    pub fn confidence_of(&self, chars: Range<usize>) -> f32 {
+        self.scores.get(chars).and_then(|scores| scores.iter().copied().reduce(f32::min)).unwrap_or(self.confidence)
     }
 
     /// The place of some characters, counted in `char`s: from halfway to the one before to halfway to the one behind.
@@ -72,7 +97,8 @@ impl OcrLine {
         self.text.split(' ').filter_map(move |text| {
             let chars = start..start + text.chars().count();
             start = chars.end + 1;
-            (!text.is_empty()).then(|| OcrWord { text, area: self.area_of(chars) })
+            let confidence = self.confidence_of(chars.clone());
+            (!text.is_empty()).then(|| OcrWord { text, area: self.area_of(chars), confidence })
         })
     }
 
