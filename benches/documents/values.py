@@ -80,3 +80,20 @@ def with_decimal_dot(digits):
         whole, _, rest = digits.rpartition(",")
         return digits.replace(",", "") if len(rest) == 3 else f"{whole.replace(',', '')}.{rest}"
     return digits.replace(".", "") if digits.count(".") > 1 else digits
+
+
+def before_rounding(total, text):
+    """A doubt about a total beside which the text has another amount, and a word of rounding: the amount to pay is a multiple of five cents."""
+    near = [amount for amount in printed_amounts(text) if total and 0 < abs(amount - float(total)) <= 0.05]
+    is_to_pay = near and round(float(total) * 100) % 5 == 0 and all(abs(amount - float(total)) < 0.03 for amount in near)
+    if near and not is_to_pay and re.search("ROUND|ADJ", text.upper()):
+        yield f"rounding: {listed(near)} also printed"
+
+
+def printed_amounts(text):
+    """The amounts of a text with two decimals, in their order."""
+    return sorted({float(amount.replace(",", "")) for amount in re.findall(r"(?<![\d.])\d[\d,]*\.\d\d(?!\d)", text)})
+
+
+def listed(amounts):
+    return ", ".join(f"{amount:.2f}" for amount in amounts)

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter, defaultdict
 
-from documents.values import DAY_FIRST, amount_of, date_of
+from documents.values import DAY_FIRST, amount_of, before_rounding, date_of, listed, printed_amounts
 
 CORRECTED = "jsdnrs/ICDAR2019-SROIE"
 TRAINING = "zzzDavid/ICDAR-2019-SROIE"
@@ -91,18 +91,10 @@ def not_in_text(entities, text):
 
 
 def other_totals(total, text):
-    """Amounts that could as well be called the total: the one before rounding to five cents, and the one with tax."""
+    """Amounts that could as well be called the total: the one before rounding where the source has not the one to pay, and the one with tax."""
     if not total:
         return
-    total = float(total)
-    printed = {float(amount.replace(",", "")) for amount in re.findall(r"(?<![\d.])\d[\d,]*\.\d\d(?!\d)", text)}
-    near = sorted(amount for amount in printed if 0 < abs(amount - total) <= 0.05)
-    with_tax = sorted(amount for amount in printed if abs(total * TAX - amount) <= 0.03 and amount != total)
-    if near and re.search("ROUND|ADJ", text.upper()):
-        yield f"rounding: {listed(near)} also printed"
+    yield from before_rounding(total, text)
+    with_tax = [amount for amount in printed_amounts(text) if abs(float(total) * TAX - amount) <= 0.03 and amount != float(total)]
     if with_tax:
         yield f"looks like the total before tax: {listed(with_tax)} is 6 % more"
-
-
-def listed(amounts):
-    return ", ".join(f"{amount:.2f}" for amount in amounts)

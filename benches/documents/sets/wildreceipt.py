@@ -3,7 +3,7 @@ import json
 import re
 
 from documents.compare import SHORT_NAME, letters
-from documents.values import DAY_FIRST, MONTH_FIRST, amount_of, date_of
+from documents.values import DAY_FIRST, MONTH_FIRST, amount_of, before_rounding, date_of
 
 REPOSITORY = "jenashauryasikt/SD_internship"
 NOTE = "supplier text has no spaces inside a box, and its first box is also right; net = printed subtotal; US sales tax"
@@ -32,8 +32,10 @@ def add(collection, record, classes, path, picture):
         "labels": [class_of(each, classes) or each["label"] for each in annotations],
         "size": {"width": record["width"], "height": record["height"]}}, "boxes")
     texts = texts_by_class(annotations, classes)
-    american = is_american(texts, " ".join(each["text"] for each in annotations))
+    text = " ".join(each["text"] for each in annotations)
+    american = is_american(texts, text)
     truth, doubt = fields(texts, american)
+    doubt.extend(before_rounding(truth["total"], text))
     raw = {"date": " ".join(texts.get("Date_value", [])), "total": texts.get("Total_value"), "tax": texts.get("Tax_value"),
            "subtotal": texts.get("Subtotal_value")}
     names = texts.get("Store_name_value", [])

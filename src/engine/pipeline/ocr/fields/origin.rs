@@ -57,6 +57,10 @@ const STATE_NAMES: &[&str] = &[
 const VALUE_ADDED: &[&str] =
     &["gst", "vat", "mwst", "ust", "tva", "iva", "btw", "moms", "dph", "kdv", "sst", "ptu", "abn", "hst"];
 
+/// Words of the taxes of countries that have dollars or pesos of their own: whoever prints them is there.
+const TAXES_OF_OTHER_DOLLARS: &[&str] =
+    &["abn", "nzbn", "uen", "hst", "qst", "tvq", "rfc", "cfdi", "nit", "cuit", "afip", "統一發票"];
+
 /// A hint at a country.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CountryHint {
@@ -70,6 +74,7 @@ enum CountryHint {
     Dollars,
     OtherCurrency,
     ValueAddedTax,
+    TaxOfOtherDollars,
     SalesTax,
     Canada,
     Australia,
@@ -103,6 +108,7 @@ const WORDS: &[(CountryHint, &[&str])] = &[
     (CountryHint::AmericanDollars, &["usd"]),
     (CountryHint::AmericanState, STATE_NAMES),
     (CountryHint::ValueAddedTax, VALUE_ADDED),
+    (CountryHint::TaxOfOtherDollars, TAXES_OF_OTHER_DOLLARS),
     (
         CountryHint::Canada,
         &["canada", "hst", "qst", "tvq", "tps", "ontario", "quebec", "toronto", "montreal", "vancouver"],
@@ -154,12 +160,18 @@ impl Origin {
     }
 
     /// The currency that a sign of dollars stands for here; other currencies are what they are. `None` for dollars or
-    /// pesos of an unknown country. The United States have no tax on added value.
+    /// pesos of an unknown country, and where one country is as likely as another. The United States have no tax on
+    /// added value.
     pub(super) fn of_dollars(&self, code: &'static str) -> Option<&'static str> {
-        use CountryHint::{AmericanAddress, AmericanDollars, AmericanState, AmericanTelephone, MonthFirst, SalesTax};
+        use CountryHint::{
+            AmericanAddress, AmericanDollars, AmericanState, AmericanTelephone, MonthFirst, SalesTax, TaxOfOtherDollars,
+        };
         let has_any = |hints: &[CountryHint]| hints.iter().any(|hint| self.has(*hint));
-        if code != "USD" || has_any(&[AmericanAddress, AmericanDollars, SalesTax]) {
+        if code != "USD" || self.has(AmericanDollars) {
             return Some(code);
+        }
+        if has_any(&[AmericanAddress, SalesTax]) {
+            return (!self.has(TaxOfOtherDollars)).then_some(code);
         }
         let own = DOLLARS.iter().find(|(country, _)| self.has(*country)).map(|(_, code)| *code);
         let is_likely_american =
