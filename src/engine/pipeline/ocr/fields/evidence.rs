@@ -41,14 +41,21 @@ impl Evidence {
         self.measure("height on page", coordinate(row) / coordinate(rows.len().max(1)));
     }
 
-    /// The doubt of the line that was read most surely, among those of these places.
+    /// The doubt of the line that was read most surely, among those of these places, and that of the least sure
+    /// character of the place that was.
     pub(super) fn reading<'c>(
         &mut self,
         rows: &[RowText<'_>],
         places: impl Iterator<Item = (usize, &'c Range<usize>)>,
     ) {
-        let sure = places.filter_map(|(row, chars)| Some(rows.get(row)?.place(chars)?.1));
-        self.measure("misread", 1.0 - sure.fold(0.0, f32::max));
+        let sure = places.filter_map(|(row, chars)| {
+            let row = rows.get(row)?;
+            Some((row.place(chars)?.1, row.least_confidence(chars)?))
+        });
+        let (line, char) =
+            sure.fold((0.0, 0.0), |known, (line, char)| (f32::max(known.0, line), f32::max(known.1, char)));
+        self.measure("misread", 1.0 - line);
+        self.measure("misread character", 1.0 - char);
     }
 
     pub fn facts(&self) -> &[(&'static str, f32)] {

@@ -59,9 +59,21 @@ impl<'p> RowText<'p> {
     /// The place of characters of one line, and its confidence. Characters of several lines have the place of those on
     /// the first one.
     pub(super) fn place(&self, chars: &Range<usize>) -> Option<(Quadrilateral, f32)> {
+        let (line, chars) = self.on_line(chars)?;
+        Some((line.area_of(chars), line.confidence()))
+    }
+
+    /// The confidence of the least sure of characters of one line.
+    pub(super) fn least_confidence(&self, chars: &Range<usize>) -> Option<f32> {
+        let (line, chars) = self.on_line(chars)?;
+        Some(line.confidence_of(chars))
+    }
+
+    /// The line of characters, and which of its own they are.
+    fn on_line(&self, chars: &Range<usize>) -> Option<(&'p OcrLine, Range<usize>)> {
         let (start, line) = self.lines.iter().rev().find(|(start, _)| *start <= chars.start)?;
         let within = |index: usize| (index - start).min(line.text().chars().count());
-        Some((line.area_of(within(chars.start)..within(chars.end.max(chars.start))), line.confidence()))
+        Some((line, within(chars.start)..within(chars.end.max(chars.start))))
     }
 }
 

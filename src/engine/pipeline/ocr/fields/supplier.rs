@@ -139,7 +139,18 @@ impl NameLine {
     }
 
     fn is_name(&self) -> bool {
-        self.letters > 2 && self.digits < self.letters && !self.is_other() && !self.has(ADDRESSES)
+        self.letters > 2
+            && self.digits < self.letters
+            && !self.is_other()
+            && !self.has(ADDRESSES)
+            && !self.is_number_of_shop()
+    }
+
+    /// "STORE # MN-1186"
+    fn is_number_of_shop(&self) -> bool {
+        let is_shop =
+            self.words.first().is_some_and(|word| ["store", "shop", "branch", "outlet"].contains(&word.as_str()));
+        is_shop && self.digits * 2 > self.letters.saturating_sub(5)
     }
 }
 

@@ -22,7 +22,7 @@ fn lines(text: &str) -> Vec<OcrLine> {
             let (left, right) = (f32::from(start + indent) * 10.0, f32::from(start + length) * 10.0);
             let area = PageArea { left, top: f32::from(top), right, bottom: f32::from(top) + 20.0 };
             if !cell.trim().is_empty() {
-                lines.push(OcrLine::even(cell.trim(), Quadrilateral::upright(area), 0.9));
+                lines.push(OcrLine::even(cell.trim(), Quadrilateral::upright(area), 0.99));
             }
             start += length + 2;
         }
@@ -409,6 +409,8 @@ fn a_sign_of_dollars_is_that_of_the_country() {
         ("Bogotá\nTotal $ 12.500", "COP"),
         ("IVA 19%  $ 2.00\nTotal $ 12.50", "none"),
         ("VAT 0%\nTotal US$ 12.50", "USD"),
+        ("ABN 51 824 753 556\nTotal USD 12.50", "USD"),
+        ("NIT 900.123.456-7\nMiami, FL 33101\nTotal $ 12.50", "none"),
         ("TRN 100123456700003\nTotal 12.50", "AED"),
         ("Total $ 12.50", "none"),
         ("Calle 5 DE 11001\nTotal $ 12.50", "none"),
@@ -419,6 +421,18 @@ fn a_sign_of_dollars_is_that_of_the_country() {
         ("Springfield, Illinois\nTotal $ 12.50", "USD"),
     ] {
         assert_eq!(value(text, &currency), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_rounded_total_is_the_amount_to_pay() {
+    let total = field("pattern = 'total'");
+    for (text, expected) in [
+        ("Kopi  2.11\nTotal  2.11\nRounding  -0.01\nNett Total  2.10\nCash  10.00\nChange  7.90", "2.10 ?"),
+        ("Total  15.98\nRounding Adj  0.02\nAmount Due  16.00\nCash  20.00\nChange  4.00", "16.00 ?"),
+        ("Tea  3.99\nTotal  3.99\nRounding  0.01\nTotal rounded  4.00", "4.00 ?"),
+    ] {
+        assert_eq!(value(text, &total), expected, "{text}");
     }
 }
 
@@ -444,7 +458,7 @@ fn a_sum_that_contradicts_a_label_makes_its_value_doubtful() {
     let total = field("pattern = 'total'");
     let page = |total: &str| format!("Net  106.10\nGST 6%  6.37\nTotal  {total}\nCash  120.00\nChange  7.53");
     let confidence = |text: &str| find(&page(text), &total).unwrap().confidence;
-    assert!(confidence("112.47") > 0.95, "{}", confidence("112.47"));
+    assert!(confidence("112.47") > 0.9, "{}", confidence("112.47"));
     assert!(confidence("142.47") < confidence("112.47") - 0.1, "{}", confidence("142.47"));
 }
 
@@ -469,7 +483,7 @@ fn a_value_without_its_label_counts_where_that_is_wanted() {
 #[test]
 fn a_field_tells_its_text_its_place_and_its_confidence() {
     let found = find("Kaffee  2,50\nTOTAL: EUR 2,70", &field(TOTAL)).unwrap();
-    assert_eq!((found.text.as_str(), found.confidence), ("EUR 2,70", 0.9));
+    assert_eq!((found.text.as_str(), found.confidence), ("EUR 2,70", 0.99));
     let expected = PageArea { left: 70.0, top: 30.0, right: 150.0, bottom: 50.0 };
     let bounds = found.area.bounds();
     let near = |one: f32, other: f32| (one - other).abs() < 0.01;

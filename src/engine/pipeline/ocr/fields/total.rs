@@ -20,8 +20,10 @@ const SUPPORT: &[&str] = &[
     "rounded",
 ];
 
-/// The most that a total is rounded.
-const ROUNDING: i64 = 55;
+/// The most that a total is rounded where no word says so.
+const ROUNDING: i64 = 25;
+/// What amounts to pay are rounded to, in thousandths.
+const ROUND: [i64; 5] = [1000, 500, 100, 50, 10];
 /// The most amounts that are added up, from the bottom.
 const SUMMED_MAX: usize = 60;
 
@@ -173,6 +175,7 @@ struct Sums {
     change: Vec<i64>,
     totals: Vec<i64>,
     roundings: Vec<i64>,
+    printed: BTreeSet<i64>,
     /// The sums of articles.
     runs: BTreeSet<i64>,
     prepaid: Vec<i64>,
@@ -201,6 +204,7 @@ impl Sums {
                 .collect(),
             totals: all(&[WordMeaning::Total, WordMeaning::GrossTotal, WordMeaning::AmountDue]),
             roundings: all(&[Rounding]),
+            printed: amounts.iter().map(LabelledAmount::thousandths).collect(),
             runs: run_sums(amounts),
             prepaid: all(&[Prepaid]),
         }
@@ -211,6 +215,7 @@ impl Sums {
         let changed =
             self.paid.iter().any(|paid| self.change.iter().any(|change| is_equal(paid - change.abs(), value)));
         evidence.fact("paid less change", changed);
+        evidence.fact("another was paid", !changed && !self.paid.is_empty() && !self.change.is_empty());
         evidence.fact("paid exactly", self.cards.iter().any(|paid| is_equal(*paid, value)));
         let one_tax = self.nets.iter().any(|net| self.taxes.iter().any(|tax| is_equal(net + tax, value)));
         let all_taxes: i64 = self.taxes.iter().sum();
@@ -222,6 +227,8 @@ impl Sums {
             })
         });
         evidence.fact("net and tax", one_tax || with_all);
+        let has_both = !self.nets.is_empty() && !self.taxes.is_empty();
+        evidence.fact("net and tax of another", has_both && !one_tax && !with_all && !two);
         evidence.fact("net and additions", two && !one_tax && !with_all);
         evidence.fact(
             "net of another",
@@ -232,13 +239,14 @@ impl Sums {
         };
         evidence.fact("another total and additions", self.totals.iter().any(|total| add(total, value)));
         evidence.fact("additions of another total", self.totals.iter().any(|total| add(&value, *total)));
-        let rounded =
-            self.totals.iter().chain(&self.nets).any(|total| {
-                self.roundings.iter().any(|by| is_equal(total + by, value) || is_equal(total - by, value))
-            });
-        evidence.fact("rounded", rounded);
-        let is_near = |total: &i64| *total != value && (total - value).abs() <= ROUNDING && value % 50 == 0;
-        evidence.fact("rounded by little", self.totals.iter().any(is_near));
+        let by_rounding = |one: i64, other: i64| self.roundings.iter().any(|by| (one - other).abs() == by.abs());
+        let is_near = |one: i64, other: i64| (one - other).abs() <= ROUNDING;
+        let mut before = self.totals.iter().chain(&self.nets).copied().filter(|other| is_rounder(value, *other));
+        evidence.fact("rounded", before.clone().any(|other| by_rounding(value, other)));
+        evidence.fact("rounded by little", before.any(|other| is_near(value, other)));
+        let mut after = self.printed.iter().copied().filter(|other| is_rounder(*other, value));
+        evidence.fact("before rounding", after.clone().any(|other| by_rounding(value, other)));
+        evidence.fact("a rounder one is near", after.any(|other| is_near(value, other)));
         evidence.fact("sum of articles", self.runs.contains(&value));
         let sum_and_tax = self.additions.iter().any(|more| self.runs.contains(&(value - more)));
         evidence.fact("sum of articles and tax", sum_and_tax && !self.runs.contains(&value));
@@ -251,6 +259,12 @@ impl Sums {
             self.totals.iter().any(|due| self.prepaid.iter().any(|paid| is_equal(due + paid.abs(), value))),
         );
     }
+}
+
+/// Returns true if one value, and not the other, is a multiple of what amounts to pay are rounded to.
+fn is_rounder(one: i64, other: i64) -> bool {
+    let unit = |value: i64| ROUND.iter().find(|unit| value % *unit == 0).copied().unwrap_or(1);
+    unit(one) > unit(other)
 }
 
 /// The sums of two or more amounts of rows one after the other, which end where the first total or net amount is.
