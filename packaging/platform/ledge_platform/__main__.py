@@ -27,6 +27,7 @@ from . import (
 )
 from .audit import verbs as audit
 from .broker import Broker
+from .certificates import verbs as certificates
 from .errors import DONE, FAILED, REFUSED, Failure
 from .packages import openpgp
 from .packages import verbs as packages
@@ -480,6 +481,7 @@ VERBS = {
     "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
+    **certificates.VERBS,
     **packages.VERBS,
     **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }

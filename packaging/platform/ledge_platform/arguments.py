@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 
 from . import catalogues, ceremony, manifest, moments, names, waves
+from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import ROLES
 
@@ -124,6 +125,7 @@ def parser():
         releases(verbs, kind)
     catalogue(verbs)
     package(verbs)
+    authority(verbs)
     rollout(verbs)
     roles(verbs)
     outward(verbs)
@@ -313,6 +315,52 @@ def catalogue(verbs):
         metavar="DURATION",
         help=f"how long a new catalogue is good for after each signing ({moments.spoken(catalogues.LIFETIME)})",
     )
+
+
+def lifetime_of_authority(text):
+    of, _, value = text.partition("=")
+    if of not in ("root", "issuing"):
+        raise Failure(f"{text!r}: write root=DURATION or issuing=DURATION, like issuing=365d")
+    return of, moments.duration(value)
+
+
+def authority(verbs):
+    group = verbs.add_parser("ca", help="a certificate authority for boxes and servers").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+
+    def added(name, text):
+        result = verb(group, name, text, repository=False)
+        result.add_argument("folder", type=Path, metavar="FOLDER", help="of the authority, on the platform's machine")
+        return result.add_argument
+
+    def expires(add, of):
+        seconds = LIFETIMES[of]
+        add("--expires", type=checked(moments.duration), default=seconds, metavar="DURATION",
+            help=f"how long it is good for ({moments.spoken(seconds)})")
+
+    add = added("init", "make a root, which is kept offline, and an issuing authority below it")
+    add("--name", type=checked(names.name), default="ledge", metavar="NAME", help="of the authority (ledge)")
+    add("--offline-keys", type=Path, required=True, metavar="DIR", help="where the key of the root goes, such as a stick")
+    add("--plain", action="store_true", help="put the key of the root under no passphrase")
+    add("--expires", action="append", default=[], type=checked(lifetime_of_authority), metavar="root|issuing=DURATION",
+        help=", ".join(f"{of} {moments.spoken(LIFETIMES[of])}" for of in ("root", "issuing")))
+
+    add = added("issue", "issue a certificate, with its key or for a request")
+    add("name", type=checked(names.name), metavar="NAME", help="its common name: the device id of a box")
+    add("--host", action="append", default=[], metavar="NAME|ADDRESS", help="of a server that it is for (else: of a client)")
+    add("--request", type=Path, metavar="FILE", help="a request in PEM (PKCS #10) of who keeps the key")
+    add("--out", type=Path, default=Path("."), metavar="DIR", help="where NAME.pem and NAME.key go (here)")
+    add("--again", action="store_true", help="although NAME has a certificate that is valid")
+    expires(add, "certificate")
+
+    added("list", "what was issued")
+    add = added("revoke", "revoke all certificates of a name, or one")
+    add("what", metavar="NAME|SERIAL")
+    added("refresh", "sign the list of revoked certificates again, as a timer does")
+    add = added("renew", "a new certificate of the issuing authority, with the same key")
+    add("--keys", action="append", required=True, type=Path, metavar="DIR", help="a folder with the key of the root")
+    expires(add, "issuing")
 
 
 def package(verbs):

@@ -1,39 +1,35 @@
-"""An authority and certificates for the tests, as a fleet has them."""
-import datetime
-import ipaddress
+"""An authority and certificates for the tests, as a fleet has them: those of `ledge-platform ca`."""
+import shutil
+from unittest import mock
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+import support  # noqa: F401  puts the tool of this checkout on the path
+
+from ledge_platform.certificates import authority
+
+# The names of the servers of the tests.
+HOSTS = ("127.0.0.1", "updates.example.com", "packages.example.com")
 
 
 class Authority:
     def __init__(self, folder, name="fleet-ca"):
-        self.folder, self.name = folder, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.folder = folder
+        self.authority = authority.init(folder / name, folder / f"{name}-offline", name, {}, encrypt=False)
         self.file = folder / f"{name}.pem"
-        builder = self.builder(self.name, self.key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        self.file.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM))
-
-    def builder(self, subject, key):
-        now = datetime.datetime.now(datetime.timezone.utc)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self.name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
-        return builder.not_valid_after(now + datetime.timedelta(days=1))
+        shutil.copyfile(self.authority.root_file, self.file)
+        self.list_file = folder / f"{name}.crl"
+        shutil.copyfile(self.authority.list_file, self.list_file)
 
     def issue(self, name):
-        """The files of a certificate for this common name, and of its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = self.builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
-        addresses = x509.SubjectAlternativeName([
-            x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("updates.example.com"),
-            x509.DNSName("packages.example.com")])
-        certificate = builder.add_extension(addresses, critical=False).sign(self.key, hashes.SHA256())
+        """The files of a certificate for this common name, with the authority behind it, and of its key."""
+        # Other authorities take names that this one refuses.
+        with mock.patch("ledge_platform.names.name"):
+            chain, key = self.authority.issue(name, HOSTS if name == "server" else (), again=True)
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        files[0].write_bytes(certificate.public_bytes(Encoding.PEM))
-        files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        for file, content in zip(files, (chain, key)):
+            file.write_bytes(content)
         return files
+
+    def revoke(self, name):
+        """Revokes all certificates of a name, in the list that servers read when they are told to."""
+        self.authority.revoke(name)
+        shutil.copyfile(self.authority.list_file, self.list_file)

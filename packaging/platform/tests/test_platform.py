@@ -3,6 +3,7 @@ import getpass
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -61,7 +62,7 @@ class Platform(Kit):
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
+                return process
             except OSError:
                 self.assertIsNone(process.poll(), (self.folder / f"{command[0]}.log").read_text())
                 self.assertLess(time.monotonic(), deadline)
@@ -90,6 +91,7 @@ class WebServer(Platform):
             ("/var/log/nginx", self.state),
             ("/srv/ledge-boxes", self.boxes),
             ("root /srv/ledge;", f"root {self.repo};"),
+            ("# ssl_crl ", "ssl_crl "),
             ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
             ("http {\n", f"http {{\n{scratch}"),
             # Its workers write to folders of whoever runs the tests. Only root's nginx can change to a user.
@@ -99,7 +101,7 @@ class WebServer(Platform):
             [installed("nginx"), "-t", "-q", "-c", conf, "-e", self.state / "error.log"], capture_output=True, text=True
         )
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
-        self.serve("nginx", "-c", conf, "-e", self.state / "error.log", "-g", "daemon off;")
+        self.nginx = self.serve("nginx", "-c", conf, "-e", self.state / "error.log", "-g", "daemon off;")
 
     def get(self, path, name="box-1"):
         return urllib.request.urlopen(f"https://127.0.0.1:{self.port}/{path}", context=self.context(name), timeout=10)
@@ -123,6 +125,23 @@ class WebServer(Platform):
             self.get("metadata/timestamp.json", None)
         self.assertEqual(raised.exception.code, 400)
         raised.exception.close()
+
+    def test_a_revoked_box_gets_nothing_once_nginx_reads_the_list(self):
+        for name in ("box-1", "box-2"):
+            self.get("metadata/timestamp.json", name).close()
+        self.authority.revoke("box-1")
+        self.nginx.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.get("metadata/timestamp.json").close()
+            except urllib.error.HTTPError as error:
+                with error:
+                    self.assertEqual((error.code, b"SSL certificate error" in error.read()), (400, True))
+                break
+            self.assertLess(time.monotonic(), deadline, "nginx still admits a revoked box")
+            time.sleep(0.05)
+        self.get("metadata/timestamp.json", "box-2").close()
 
     def ask(self, method, path, body=None, name="box-1"):
         """(status, body) of a request for something below /audit/, as one of the boxes makes it."""
@@ -238,10 +257,11 @@ class BrokerAndFleet(Platform):
             ("/etc/mosquitto/ledge.acl", rules),
             ("/var/lib/mosquitto/", f"{self.state}/"),
             ("listener 8883", f"listener {self.port} 127.0.0.1"),
+            ("# crlfile ", "crlfile "),
         )
         if os.geteuid() == 0:
             conf.write_text(f"user {getpass.getuser()}\n" + conf.read_text())
-        self.serve("mosquitto", "-c", conf)
+        self.mosquitto = self.serve("mosquitto", "-c", conf)
         platform = self.authority.issue("platform")
         self.broker = (
             "--broker",
@@ -292,6 +312,30 @@ class BrokerAndFleet(Platform):
             [(device["device"], device["online"], device["subjects"][0]["cause"]) for device in devices],
             [("box-1", True, "golden")],
         )
+
+    def test_a_revoked_box_does_not_connect_again_once_the_broker_reads_the_list(self):
+        def connects(name):
+            client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=f"{name}-again", protocol=mqtt.MQTTv5)
+            client.tls_set_context(self.context(name))
+            try:
+                client.connect("127.0.0.1", self.port)
+                # With TLS 1.3 the refusal comes after the handshake.
+                while not client.is_connected():
+                    if client.loop(timeout=10) != mqtt.MQTT_ERR_SUCCESS:
+                        return False
+            except (ssl.SSLError, OSError):
+                return False
+            client.disconnect()
+            return True
+
+        self.assertTrue(connects("box-1") and connects("box-2"))
+        self.authority.revoke("box-1")
+        self.mosquitto.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while connects("box-1"):
+            self.assertLess(time.monotonic(), deadline, "the broker still admits a revoked box")
+            time.sleep(0.05)
+        self.assertTrue(connects("box-2"))
 
     def test_the_keys_that_boxes_report_are_pinned(self):
         keys, boxes = {name: Signer(name).verifier_key for name in ("box-1", "box-2")}, {}
