@@ -48,10 +48,7 @@ impl Evidence {
         rows: &[RowText<'_>],
         places: impl Iterator<Item = (usize, &'c Range<usize>)>,
     ) {
-        let sure = places.filter_map(|(row, chars)| {
-            let row = rows.get(row)?;
-            Some((row.place(chars)?.1, row.least_confidence(chars)?))
-        });
+        let sure = places.filter_map(|(row, chars)| rows.get(row)?.confidences(chars));
         let (line, char) =
             sure.fold((0.0, 0.0), |known, (line, char)| (f32::max(known.0, line), f32::max(known.1, char)));
         self.measure("misread", 1.0 - line);

@@ -63,10 +63,10 @@ impl<'p> RowText<'p> {
         Some((line.area_of(chars), line.confidence()))
     }
 
-    /// The confidence of the least sure of characters of one line.
-    pub(super) fn least_confidence(&self, chars: &Range<usize>) -> Option<f32> {
+    /// The confidence of the line of characters, and that of the least sure of them.
+    pub(super) fn confidences(&self, chars: &Range<usize>) -> Option<(f32, f32)> {
         let (line, chars) = self.on_line(chars)?;
-        Some(line.confidence_of(chars))
+        Some((line.confidence(), line.confidence_of(chars)))
     }
 
     /// The line of characters, and which of its own they are.

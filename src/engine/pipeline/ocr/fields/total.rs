@@ -23,7 +23,7 @@ const SUPPORT: &[&str] = &[
 /// The most that a total is rounded where no word says so.
 const ROUNDING: i64 = 25;
 /// What amounts to pay are rounded to, in thousandths.
-const ROUND: [i64; 5] = [1000, 500, 100, 50, 10];
+const ROUND_UNITS: [i64; 5] = [1000, 500, 100, 50, 10];
 /// The most amounts that are added up, from the bottom.
 const SUMMED_MAX: usize = 60;
 
@@ -263,7 +263,7 @@ impl Sums {
 
 /// Returns true if one value, and not the other, is a multiple of what amounts to pay are rounded to.
 fn is_rounder(one: i64, other: i64) -> bool {
-    let unit = |value: i64| ROUND.iter().find(|unit| value % *unit == 0).copied().unwrap_or(1);
+    let unit = |value: i64| ROUND_UNITS.iter().find(|unit| value % *unit == 0).copied().unwrap_or(1);
     unit(one) > unit(other)
 }
 
