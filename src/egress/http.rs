@@ -367,7 +367,7 @@ impl HttpDownload {
     }
 
     /// The whole answer; of the body only the first `longest` bytes.
-    async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
+    pub async fn answer(mut self, longest: usize) -> Result<HttpAnswer, HttpError> {
         // One allocation, so that no more is taken than the length says.
         let length = self.length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
         let mut body = BytesMut::with_capacity(length.min(longest));

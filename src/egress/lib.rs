@@ -40,6 +40,7 @@
 mod counters;
 mod address;
 mod channel;
+mod client_certificate;
 mod daemon_connection;
 mod destination;
 mod http;
@@ -69,6 +70,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use address::{Host, HostPort, InvalidHostPort};
 pub use channel::{ByteStream, UNLISTED_DESTINATION};
+pub use client_certificate::{REFUSAL_BYTES_MAX, client_certificate_refusal};
 use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError, DaemonDownload};

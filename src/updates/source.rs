@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_egress::{Egress, EgressPurpose, HttpClient, HttpClientSettings, HttpDownload, TlsClientSettings};
+use ledge_egress::{
+    Egress, EgressPurpose, HttpClient, HttpClientSettings, HttpDownload, REFUSAL_BYTES_MAX, TlsClientSettings,
+    client_certificate_refusal,
+};
 
 use super::config::{RepositoryAddress, UpdatesConfig};
 pub use error::SourceError;
@@ -130,10 +133,15 @@ impl FileTree {
             Self::Http { client, base } => {
                 let download = client.get(&format!("{base}{encoded}"), from).await?;
                 let HttpDownload { status, start, length, retry_after, .. } = download;
-                match status {
-                    200 | 206 => Ok(TargetDownload { start, length, origin: ByteSource::Http(Box::new(download)) }),
-                    _ => Err(SourceError::Status { file: name.to_owned(), status, hint: hint(status), retry_after }),
-                }
+                let hint = match status {
+                    200 | 206 => {
+                        let origin = ByteSource::Http(Box::new(download));
+                        return Ok(TargetDownload { start, length, origin });
+                    }
+                    400 => client_certificate_refusal(&download.answer(REFUSAL_BYTES_MAX).await?.body),
+                    _ => hint(status),
+                };
+                Err(SourceError::Status { file: name.to_owned(), status, hint, retry_after })
             }
         }
     }
@@ -168,7 +176,6 @@ impl TargetDownload {
 /// Returns advice for a status.
 fn hint(status: u16) -> &'static str {
     match status {
-        400 => ": does it speak HTTPS on this port, or want a client certificate?",
         401 => ": it requires a user name and a password, which Ledge does not support; use client certificates",
         403 => ": this box may not read it, or (S3) it does not exist",
         404 | 410 => ": it does not exist; is the address of the repository right, and was everything published?",

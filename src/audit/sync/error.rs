@@ -141,7 +141,6 @@ pub(super) fn hint(is_bucket: bool, verb: &str, status: u16, code: Option<&str>)
             ": is audit.sync.region the region of the bucket, and audit.sync.endpoint its server?"
         }
         (300..=399, _) => ": it is elsewhere; redirects are not followed, set audit.sync.url to the address itself",
-        (400, _) if !is_bucket => ": does it speak HTTPS on this port, or want a client certificate (audit.sync.tls)?",
         (401, _) => ": it asks for a user name and a password, which Ledge does not send; use client certificates",
         (403, _) if is_bucket && verb == "PUT" => {
             ": the access key may not put objects there; allow it s3:PutObject and s3:GetObject below the prefix"

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
-use ledge_egress::{AuditClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings};
+use ledge_egress::{
+    AuditClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings, client_certificate_refusal,
+};
 
 use super::error::hint;
 use super::s3::{self, S3Bucket};
@@ -143,7 +145,10 @@ impl AuditRemote {
     }
 
     fn refused(&self, verb: &str, path: &str, answer: &HttpAnswer, code: Option<String>) -> AuditSyncError {
-        let hint = hint(self.is_bucket(), verb, answer.status, code.as_deref());
+        let hint = match answer.status {
+            400 if !self.is_bucket() => client_certificate_refusal(&answer.body),
+            status => hint(self.is_bucket(), verb, status, code.as_deref()),
+        };
         let (at, request) = (self.server.at.clone(), format!("{verb} {path}"));
         let HttpAnswer { status, retry_after, .. } = *answer;
         AuditSyncError::Status { at, request, status, code, hint, retry_after }
