@@ -138,7 +138,11 @@ impl FileTree {
                         let origin = ByteSource::Http(Box::new(download));
                         return Ok(TargetDownload { start, length, origin });
                     }
-                    400 => client_certificate_refusal(&download.answer(REFUSAL_BYTES_MAX).await?.body),
+                    // A refusal that breaks off is one, too.
+                    400 => {
+                        let refusal = download.answer(REFUSAL_BYTES_MAX).await;
+                        client_certificate_refusal(&refusal.map(|refusal| refusal.body).unwrap_or_default())
+                    }
                     _ => hint(status),
                 };
                 Err(SourceError::Status { file: name.to_owned(), status, hint, retry_after })
