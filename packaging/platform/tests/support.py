@@ -90,6 +90,15 @@ class Verbs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name).resolve()
 
+    def give_passphrase(self):
+        """A passphrase for all keys, at little cost: test_repository.py sees to the cost that people get."""
+        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame, please"})
+        words.start()
+        self.addCleanup(words.stop)
+        cost = mock.patch("ledge_platform.pkcs8.COST", 2**4)
+        cost.start()
+        self.addCleanup(cost.stop)
+
     def run_verb(self, *words):
         """(exit status, what was printed) of one verb."""
         out = io.StringIO()
@@ -126,13 +135,7 @@ class Kit(Verbs):
         self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
         self.models = self.folder / "models"
         self.models.mkdir()
-        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame, please"})
-        words.start()
-        self.addCleanup(words.stop)
-        # Each verb opens several keys; test_repository.py sees to the cost that people get.
-        cost = mock.patch("ledge_platform.pkcs8.COST", 2**4)
-        cost.start()
-        self.addCleanup(cost.stop)
+        self.give_passphrase()
         # The files of the library `onnx` are not there for a model of a few bytes.
         reader = mock.patch("ledge_platform.ports.of_onnx", return_value=None)
         self.of_onnx = reader.start()

@@ -6,7 +6,6 @@ import ssl
 import subprocess
 import threading
 import unittest
-from unittest import mock
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -23,12 +22,7 @@ LIMIT_S = 30
 class Certificates(Verbs):
     def setUp(self):
         super().setUp()
-        words = mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": "open sesame, please"})
-        words.start()
-        self.addCleanup(words.stop)
-        cost = mock.patch("ledge_platform.pkcs8.COST", 2**4)
-        cost.start()
-        self.addCleanup(cost.stop)
+        self.give_passphrase()
         self.ca, self.stick = self.folder / "ca", self.folder / "stick"
         self.done("ca", "init", self.ca, "--offline-keys", self.stick, "--name", "fleet")
 

@@ -7,7 +7,7 @@ certificate of it has the same key, so that one list has all that it ever revoke
     root.pem                     what boxes, nginx and mosquitto trust
     issuing.pem, issuing.key
     root.crl.pem                 of issuing authorities; signed by the root
-    crl.pem                      both lists of revoked certificates, for nginx and mosquitto
+    crl.pem                      both lists of revoked certificates, its own first, for nginx and mosquitto
     issued/SERIAL.pem            each certificate that was issued
 """
 import contextlib
@@ -161,15 +161,11 @@ class Authority:
 
     def revoked(self):
         """The entries of the list of the issuing authority."""
-        return list(self.own_list()) if self.list_file.exists() else []
+        return list(first_list(self.list_file) or ())
 
     def refresh(self):
         """Signs the list of revoked certificates again."""
         self.write_list(self.revoked())
-
-    def own_list(self):
-        lists = [x509.load_pem_x509_crl(part) for part in parts(self.list_file.read_bytes())]
-        return next(each for each in lists if each.issuer == self.certificate.subject)
 
     def write_list(self, entries):
         builder = list_builder(
@@ -230,7 +226,7 @@ def usage(digital_signature=False, key_cert_sign=False, crl_sign=False):
 
 def first_list(path):
     """The first list of a file; None if there is none yet."""
-    return x509.load_pem_x509_crl(parts(path.read_bytes())[0]) if path.exists() else None
+    return x509.load_pem_x509_crl(path.read_bytes()) if path.exists() else None
 
 
 def list_builder(issuer, public, lifetime, before):
@@ -285,9 +281,3 @@ def certificate_of(path):
 
 def pem(signed):
     return signed.public_bytes(Encoding.PEM)
-
-
-def parts(content):
-    """The lists of a file, each in PEM."""
-    end = b"-----END X509 CRL-----\n"
-    return [part + end for part in content.split(end) if part.strip()]
