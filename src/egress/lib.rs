@@ -13,6 +13,7 @@
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `answer.rs` is a whole answer, `upload.rs` sends the audit
 //!   log and nothing else, `webhook.rs` a JSON document, `snapshot.rs` gets a picture of a camera
+//! * `client_certificate.rs` - why a server refused the certificate of this box, by what it answered
 //! * `webhook.rs`, `webhook/` - a webhook as the configuration has it, and messages to it
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
