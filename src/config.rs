@@ -35,6 +35,7 @@ use ledge_inbox::config::InboxesConfig;
 use ledge_listener::address::{self, ListenAddress};
 use ledge_listener::tls::TlsSource;
 use ledge_listener::tls::config::ClientCertificates;
+use ledge_membership::config::MembershipConfig;
 use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::runtimes::RuntimesConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
@@ -105,6 +106,7 @@ pub struct Config {
     pub alert: AlertsConfig,
     #[serde(skip_serializing_if = "InboxesConfig::is_empty")]
     pub inbox: InboxesConfig,
+    pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,

@@ -72,6 +72,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_membership::part::MembershipPart;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::{Refresh, Repository};
@@ -390,6 +391,9 @@ impl DaemonApp {
             Arc::new(audit),
             Arc::new(self.serving.clone()),
         ];
+        let membership = MembershipPart::open(&self.config.membership, &self.config.audit.path);
+        let membership = membership.map_err(|error| anyhow::anyhow!("membership: {error}"))?;
+        parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         if !self.config.grpc.listen.is_empty() {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());
             parts.push(Arc::new(GrpcPart { serving: self.serving.clone(), readiness, shutdown }));

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
@@ -26,6 +27,17 @@ const SECRET_BYTES_MAX: u64 = 1 << 20;
 
 /// The capacity beyond the length of a file with which it is read to its end without another buffer.
 const SPARE_CAPACITY_BYTES: usize = 64;
+
+/// Decrypts the content of a file that Ledge encrypted.
+pub type SecretDecryptor = Box<dyn Fn(&[u8]) -> Result<Zeroizing<Vec<u8>>, String> + Send + Sync>;
+
+/// Tells encrypted content by its first bytes, and decrypts it.
+static DECRYPTOR: OnceLock<(&'static [u8], SecretDecryptor)> = OnceLock::new();
+
+/// From now on, content of secret files that begins with `magic` is decrypted. Only the first call of a process counts.
+pub fn decrypt_with(magic: &'static [u8], decryptor: SecretDecryptor) {
+    let _ = DECRYPTOR.set((magic, decryptor));
+}
 
 /// A file with a secret in it. As text: a path, or `credential:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +72,8 @@ pub enum SecretError {
         /// The limit in bytes.
         largest: u64,
     },
+    #[error("{file} cannot be decrypted: {reason}")]
+    Encrypted { file: SecretFile, reason: String },
     #[error("{file} is not UTF-8 text")]
     NotText { file: SecretFile },
 }
@@ -100,7 +114,12 @@ impl SecretFile {
         if length as u64 > largest {
             return Err(SecretError::TooLarge { file: self.clone(), largest });
         }
-        Ok(content)
+        match DECRYPTOR.get() {
+            Some((magic, decrypt)) if content.starts_with(magic) => {
+                decrypt(&content).map_err(|reason| SecretError::Encrypted { file: self.clone(), reason })
+            }
+            _ => Ok(content),
+        }
     }
 
     /// Reads it as text, without the line end that editors add.

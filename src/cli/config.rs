@@ -159,7 +159,7 @@ pub(super) fn open_listeners(config: &Config) -> Vec<String> {
 }
 
 /// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLV_CONF`].
-fn drop_in(config: &Config, clients: &[ClientNetwork], resolver: &str) -> anyhow::Result<String> {
+pub(super) fn drop_in(config: &Config, clients: &[ClientNetwork], resolver: &str) -> anyhow::Result<String> {
     let mut problems = Vec::new();
     let open = open_listeners(config);
     match (open.is_empty(), clients.is_empty()) {

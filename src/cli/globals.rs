@@ -49,7 +49,9 @@ impl GlobalArgs {
 
     /// The configuration and the source of each setting, or its mistakes as a [`BadConfiguration`].
     pub fn load(&self) -> anyhow::Result<LoadedConfig> {
-        Ok(self.sources().load().map_err(BadConfiguration)?)
+        let loaded = self.sources().load().map_err(BadConfiguration)?;
+        loaded.config.membership.open_private_keys();
+        Ok(loaded)
     }
 
     /// The configuration for a verb that needs only `section`.

@@ -14,6 +14,7 @@ pub mod features;
 pub mod health;
 pub mod infer;
 mod internal;
+pub mod join;
 mod globals;
 pub mod keys;
 pub mod models;

@@ -42,6 +42,7 @@ pub fn run(globals: &GlobalArgs, _: &ServeArgs, _: &mut Output) -> anyhow::Resul
     }
     let warnings = loaded.warnings();
     let LoadedConfig { config, rejected_signed, .. } = loaded;
+    config.membership.open_private_keys();
     logging::init(&config.log)?;
 
     for warning in warnings {

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, config, doctor, encryption, features, health, infer, keys, models, mqtt, serve, tls, top, tune,
+    GlobalArgs, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top, tune,
     update,
 };
 
@@ -33,6 +33,7 @@ Examples:
   ledge mqtt try cameras/door coffee.png        show what a message would cause
   ledge mqtt check                              check that the broker grants what Ledge needs
   ledge keys create till --role infer           create an API key for a caller
+  ledge join shop-7.join                        make this box a member of a platform
   ledge audit verify                            verify that the audit log is complete and unchanged
   ledge tls show                                show the certificate for https://
   ledge config show                             show the settings in effect and where they were set
@@ -69,6 +70,12 @@ pub enum Command {
     Mqtt(mqtt::MqttArgs),
     /// Show and control signed updates.
     Update(update::UpdateArgs),
+    /// Make this box a member of a platform, with a join file.
+    ///
+    /// Checks the join file and shows the fingerprint of the platform, which you compare with the one that the platform
+    /// shows. Then the server makes its keys here, asks the platform for a certificate, and renews it by itself: the
+    /// platform sends updates and receives reports and the audit log. Run it as root on an installed package.
+    Join(join::JoinArgs),
     /// Read the audit log: show it, verify it, prove that a record is in it.
     Audit(audit::AuditArgs),
     /// Show the certificate that callers over https:// see.

@@ -1,5 +1,5 @@
-//! The sources of the configuration: defaults, then signed settings, then the file, then the environment, then the
-//! command line.
+//! The sources of the configuration: defaults, then the settings of a membership, then signed settings, then the file,
+//! then the environment, then the command line.
 //!
 //! Each source is checked by itself, so that its mistakes carry its name. Then the values of its sections replace those
 //! of the sources before, key by key. The sections of a source with a wrong value are left out.
@@ -14,6 +14,7 @@ use ledge_base::toml_check::{self, CheckedToml, ConfigMistake, TomlEntryPlace, V
 use ledge_features::registry::Registry;
 use ledge_isolation::SPAWNER_VARIABLE;
 use ledge_listener::LISTENERS_VARIABLE;
+use ledge_membership::folder::SETTINGS_FILE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 
@@ -169,13 +170,14 @@ impl ConfigSources {
     }
 
     fn read(&self) -> SourcesReading {
-        let own = self.merge(&[]);
+        let (membership, own) = self.own();
+        let membership = membership.as_deref();
         let Some(loaded) = own.loaded.as_ref().filter(|_| own.mistakes.is_empty()) else { return own };
         let signed = configuration::active(&loaded.config.updates.path);
         if signed.is_empty() {
             return own;
         }
-        let loaded = match self.merge(&signed).valid() {
+        let loaded = match self.merge(membership, &signed).valid() {
             Ok(with_signed) => with_signed,
             Err(rejected_signed) => LoadedConfig { rejected_signed, ..loaded.clone() },
         };
@@ -185,16 +187,32 @@ impl ConfigSources {
     /// Reports the mistakes of a release of signed settings on this box: together with the other live signed settings,
     /// under the sources of the box itself.
     pub fn try_signed(&self, release: &Path) -> Result<(), Vec<ConfigMistake>> {
-        let own = self.merge(&[]).valid()?;
+        let (membership, own) = self.own();
+        let own = own.valid()?;
         let mut signed = configuration::active(&own.config.updates.path);
         // Replaces the live version of the same name: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
         signed.push(release.join(configuration::SETTINGS_FILE));
-        self.merge(&signed).valid().map(drop)
+        self.merge(membership.as_deref(), &signed).valid().map(drop)
     }
 
-    /// Merges the defaults, these files of signed settings, and every source of the box, each over those before.
-    fn merge(&self, signed: &[PathBuf]) -> SourcesReading {
+    /// Everything but signed settings, and the file with the settings of a membership if there is one. The other sources
+    /// say where that is.
+    fn own(&self) -> (Option<PathBuf>, SourcesReading) {
+        let alone = self.merge(None, &[]);
+        let file = alone.loaded.as_ref().map(|loaded| loaded.config.membership.path.join(SETTINGS_FILE));
+        match file.filter(|file| file.is_file()) {
+            Some(file) => {
+                let own = self.merge(Some(&file), &[]);
+                (Some(file), own)
+            }
+            None => (None, alone),
+        }
+    }
+
+    /// Merges the defaults, the settings of a membership, these files of signed settings, and every other source of the
+    /// box, each over those before.
+    fn merge(&self, membership: Option<&Path>, signed: &[PathBuf]) -> SourcesReading {
         let (root, defaults) = self.layout();
         let mut merged = MergedSources::new(&defaults);
         if let Some(root) = &self.root
@@ -207,6 +225,7 @@ impl ConfigSources {
             ));
         }
 
+        let destinations = membership.map(|file| read_membership(file, &mut merged)).unwrap_or_default();
         for file in signed {
             read_signed(file, &mut merged);
         }
@@ -215,6 +234,7 @@ impl ConfigSources {
         for text in &self.set {
             read_set(text, &mut merged);
         }
+        merged.add_destinations(destinations);
         merged.finish(&root)
     }
 
@@ -254,6 +274,23 @@ impl ConfigSources {
                 Some(key) => read_value(name, &key, value, merged),
                 None => merged.mistakes.push(ConfigMistake::new(name, "", "is not a key: expected LEDGE_SECTION_KEY")),
             }
+        }
+    }
+}
+
+/// Reads the settings of a membership, and returns the destinations that they allow.
+fn read_membership(path: &Path, merged: &mut MergedSources) -> Vec<toml::Value> {
+    let source = path.display().to_string();
+    match read_text(path) {
+        Ok(text) => {
+            let checked = toml_check::check::<Config>(&source, &text);
+            let allowed = checked.table.get("egress").and_then(|egress| egress.get("allow")?.as_array()).cloned();
+            merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
+            allowed.unwrap_or_default()
+        }
+        Err(error) => {
+            merged.add_unreadable(source, &error);
+            Vec::new()
         }
     }
 }
@@ -386,6 +423,18 @@ impl MergedSources {
         self.is_whole &= checked.value.is_some();
         self.unread.extend(checked.unread);
         self.mistakes.extend(checked.mistakes);
+    }
+
+    /// Adds entries to `[[egress.allow]]` for hosts that have none: an array of a later source replaces the whole list,
+    /// and a member still has to reach its platform.
+    fn add_destinations(&mut self, destinations: Vec<toml::Value>) {
+        let egress = self.table.get_mut("egress").and_then(toml::Value::as_table_mut);
+        let Some(allow) = egress.and_then(|egress| egress.get_mut("allow")?.as_array_mut()) else { return };
+        for destination in destinations {
+            if allow.iter().all(|known| known.get("host") != destination.get("host")) {
+                allow.push(destination);
+            }
+        }
     }
 
     fn add_unreadable(&mut self, source: String, error: &io::Error) {

@@ -1,5 +1,5 @@
 //! An HTTP client for files of one server. It requests and reads, and sends nothing about this box. Only the clients
-//! of the audit log ([`AuditClient`]) and of webhooks ([`WebhookClient`]) send a body, and only those of cameras
+//! of the audit log and of certificate requests ([`UploadClient`]) and of webhooks ([`WebhookClient`]) send a body, and only those of cameras
 //! ([`SnapshotClient`]) and of webhooks log in.
 
 mod answer;
@@ -31,7 +31,7 @@ use super::{Egress, EgressError, EgressPurpose, TlsClientSettings};
 
 pub use answer::HttpAnswer;
 pub use snapshot::{SnapshotClient, SnapshotResponse};
-pub use upload::AuditClient;
+pub use upload::UploadClient;
 pub use webhook::WebhookClient;
 
 /// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.

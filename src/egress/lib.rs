@@ -12,7 +12,7 @@
 //!   configuration; `files.rs` reads certificates and keys
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
 //! * `http.rs`, `http/` - an HTTP client for one server; `answer.rs` is a whole answer, `upload.rs` sends the audit
-//!   log and nothing else, `webhook.rs` a JSON document, `snapshot.rs` gets a picture of a camera
+//!   log or certificate requests, `webhook.rs` a JSON document, `snapshot.rs` gets a picture of a camera
 //! * `client_certificate.rs` - why a server refused the certificate of this box, by what it answered
 //! * `webhook.rs`, `webhook/` - a webhook as the configuration has it, and messages to it
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
@@ -76,7 +76,7 @@ use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError, DaemonDownload};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
-pub use http::{AuditClient, HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS};
+pub use http::{UploadClient, HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS};
 pub use http::{SNAPSHOT_HEADERS, SnapshotClient, SnapshotResponse, WEBHOOK_HEADERS, WebhookClient};
 pub use link::{EgressReader, EgressWriteError, EgressWriter};
 pub use message_stream::AuditRecordStream;
@@ -114,6 +114,8 @@ pub enum EgressPurpose {
     Alert,
     /// Webhooks of `[[inbox]]`.
     Document,
+    /// Requests for the certificate of this box, to the platform whose member it is.
+    Membership,
     /// A live copy of the audit log, by its name.
     LiveCopy(&'static str),
 }
@@ -122,7 +124,7 @@ impl EgressPurpose {
     /// Every purpose, where there are live copies of these names.
     pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
         let live_copies = live_copies.into_iter().map(Self::LiveCopy);
-        [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Document, Self::Audit]
+        [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Document, Self::Membership, Self::Audit]
             .into_iter()
             .chain(live_copies)
             .collect()
@@ -145,6 +147,7 @@ impl EgressPurpose {
             Self::Updates | Self::Camera => &[EgressContent::Protocol, EgressContent::Request],
             Self::Alert => &[EgressContent::Protocol, EgressContent::Alert],
             Self::Document => &[EgressContent::Protocol, EgressContent::Document],
+            Self::Membership => &[EgressContent::Protocol, EgressContent::CertificateRequest],
             Self::Audit | Self::LiveCopy(_) => &[EgressContent::Protocol, EgressContent::Audit],
         }
     }
@@ -162,6 +165,7 @@ impl EgressPurpose {
             Self::Camera => "camera",
             Self::Alert => "alerts",
             Self::Document => "documents",
+            Self::Membership => "membership",
             Self::Audit => "audit",
             Self::LiveCopy(name) => name,
         }

@@ -45,11 +45,14 @@ pub enum EgressContent {
     /// Fields and text of the documents of `[[inbox]]`. Only an entry that names it permits it.
     #[serde(rename = "documents")]
     Document,
+    /// Requests for the certificate of this box, to the platform whose member it is.
+    #[serde(rename = "certificates")]
+    CertificateRequest,
 }
 
 impl EgressContent {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Protocol,
         Self::Answer,
         Self::Presence,
@@ -60,6 +63,7 @@ impl EgressContent {
         Self::Picture,
         Self::Alert,
         Self::Document,
+        Self::CertificateRequest,
     ];
 
     /// The name in the configuration and the metrics.
@@ -75,6 +79,7 @@ impl EgressContent {
             Self::Picture => "pictures",
             Self::Alert => "alerts",
             Self::Document => "documents",
+            Self::CertificateRequest => "certificates",
         }
     }
 }
@@ -223,7 +228,7 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = EgressContent::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }

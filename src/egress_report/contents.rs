@@ -9,6 +9,7 @@ use ledge_audit::record::AuditRecord;
 use ledge_cameras::messages::{CameraEvent, CameraObjectCounts, CameraStatus};
 use ledge_egress::{EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS, WEBHOOK_HEADERS};
 use ledge_inbox::message::InboxMessage;
+use ledge_membership::CertificateRequest;
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -51,6 +52,10 @@ pub fn what(content: EgressContent) -> &'static str {
         EgressContent::Document => {
             "fields and text of the documents of [[inbox]], for its webhook and the broker, where an entry of \
              egress.allow names them"
+        }
+        EgressContent::CertificateRequest => {
+            "requests for the certificate of this box, to the platform whose member it is: its name, public keys, and \
+             the version of Ledge"
         }
         EgressContent::Picture => {
             "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
@@ -124,6 +129,10 @@ pub fn messages(content: EgressContent) -> Vec<EgressMessageForm> {
             typed("a message about a document (JSON)", schemars::schema_for!(InboxMessage<'static>)),
             constant("the request that carries it to a webhook (HTTP POST)", &WEBHOOK_HEADERS),
         ],
+        EgressContent::CertificateRequest => {
+            let payload = schemars::schema_for!(CertificateRequest<'static>);
+            vec![typed("a request for a certificate (JSON in a DSSE envelope, HTTP PUT)", payload)]
+        }
         EgressContent::Picture => {
             vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]
         }

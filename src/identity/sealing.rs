@@ -31,7 +31,7 @@ pub use stream::{
 };
 
 /// The first bytes of everything encrypted.
-const MAGIC: &[u8; 4] = b"LSE1";
+pub const MAGIC: &[u8; 4] = b"LSE1";
 const ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
@@ -79,10 +79,13 @@ pub enum EncryptionPurpose {
     FeatureKeys,
     /// The feature store's own secrets, and values without an entity.
     FeatureStore,
+    /// The private keys of the membership of a fleet.
+    Membership,
 }
 
 impl EncryptionPurpose {
-    const ALL: [Self; 5] = [Self::AuditKey, Self::TagKey, Self::Model, Self::FeatureKeys, Self::FeatureStore];
+    const ALL: [Self; 6] =
+        [Self::AuditKey, Self::TagKey, Self::Model, Self::FeatureKeys, Self::FeatureStore, Self::Membership];
 
     /// The context of BLAKE3's key derivation. Never change it: data on disks depends on the derived keys.
     fn context(self) -> &'static str {
@@ -92,6 +95,7 @@ impl EncryptionPurpose {
             Self::Model => "ledge 2026-11 sealing v1 model",
             Self::FeatureKeys => "ledge 2026-11 sealing v1 feature keys",
             Self::FeatureStore => "ledge 2026-11 sealing v1 feature store",
+            Self::Membership => "ledge 2026-12 sealing v1 membership",
         }
     }
 }

@@ -289,6 +289,13 @@ pub enum AuditEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
     },
+    /// The platform of which this box is a member issued a certificate for it.
+    CertificateIssued {
+        /// The serial number, in hexadecimal digits.
+        serial: String,
+        /// The end of its validity (RFC 3339).
+        until: String,
+    },
     /// An outbound connection was requested and is not allowed.
     ConnectionRefused {
         /// `HOST:PORT`, as configured; `unlisted` if a request named it and the allow-list does not.
@@ -508,6 +515,7 @@ actions! {
     UpdateMoved: "update_moved",
     UpdateOrdered: "update_ordered",
     ConnectionOpened: "connection_opened",
+    CertificateIssued: "certificate_issued",
     ConnectionRefused: "connection_refused",
     PicturesPublished: "pictures_published",
     PicturesSeen: "pictures_seen",

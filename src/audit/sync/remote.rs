@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
 use ledge_egress::{
-    AuditClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings, client_certificate_refusal,
+    UploadClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings, client_certificate_refusal,
 };
 
 use super::error::hint;
@@ -17,7 +17,7 @@ const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 /// The server, and the connections to it.
 #[derive(Debug, Clone)]
 pub struct AuditServer {
-    client: AuditClient,
+    client: UploadClient,
     at: String,
 }
 

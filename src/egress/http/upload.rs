@@ -1,4 +1,4 @@
-//! Uploads to a web server: bytes of the audit log, and nothing else.
+//! Uploads to a web server: bytes of one kind of content.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST, USER_AGENT};
@@ -12,18 +12,24 @@ use crate::{Egress, EgressPurpose};
 /// The most bytes of an answer that are read: it matters only when something is wrong.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 
-/// Sends the audit log and its proofs to one server. Clones share the idle connections.
+/// Sends one kind of content to one server. Clones share the idle connections.
 #[derive(Debug, Clone)]
-pub struct AuditClient(HttpClient);
+pub struct UploadClient(HttpClient);
 
 impl HttpClient {
-    /// A client that may also send, namely the audit log. Nothing is connected yet.
-    pub fn for_audit(egress: Egress, settings: HttpClientSettings, purpose: EgressPurpose) -> AuditClient {
-        AuditClient(Self::with(egress, settings, purpose, EgressContent::Audit, super::REPLY_TIMEOUT))
+    /// A client that may also send, namely the audit log and its proofs. Nothing is connected yet.
+    pub fn for_audit(egress: Egress, settings: HttpClientSettings, purpose: EgressPurpose) -> UploadClient {
+        UploadClient(Self::with(egress, settings, purpose, EgressContent::Audit, super::REPLY_TIMEOUT))
+    }
+
+    /// A client that may also send requests for the certificate of this box. Nothing is connected yet.
+    pub fn for_certificates(egress: Egress, settings: HttpClientSettings) -> UploadClient {
+        let (purpose, content) = (EgressPurpose::Membership, EgressContent::CertificateRequest);
+        UploadClient(Self::with(egress, settings, purpose, content, super::REPLY_TIMEOUT))
     }
 }
 
-impl AuditClient {
+impl UploadClient {
     #[cfg(test)]
     pub(crate) fn with_reply_timeout(
         egress: Egress,

@@ -4,7 +4,7 @@ use ::http::header::IF_NONE_MATCH;
 use ::http::{HeaderName, HeaderValue};
 use bytes::Bytes;
 
-use super::super::http::{AuditClient, HttpAnswer, HttpError};
+use super::super::http::{UploadClient, HttpAnswer, HttpError};
 use super::http::{head, plain};
 use super::*;
 
@@ -20,7 +20,7 @@ async fn put<F: Future<Output = ()>>(
 ) -> (Result<HttpAnswer, HttpError>, DestinationStatistics) {
     let at = HostPort::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();
     let (egress, _events) = egress("");
-    let client = AuditClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_millis(300));
+    let client = UploadClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_millis(300));
     let only_new = only_new();
     let put = client.put("/a", &only_new, body);
     let (answer, ()) = tokio::join!(put, serve(listener));
@@ -119,7 +119,7 @@ async fn a_kept_connection_serves_the_next_request_and_one_that_broke_is_replace
     let (listener, port) = listener().await;
     let at = HostPort::new("127.0.0.1", port).unwrap();
     let (egress, _events) = egress("");
-    let client = AuditClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_secs(5));
+    let client = UploadClient::with_reply_timeout(egress.clone(), plain(&at), Duration::from_secs(5));
     let taken = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
     let server = async {
         let (mut stream, _) = listener.accept().await.unwrap();

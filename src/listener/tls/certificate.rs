@@ -41,6 +41,8 @@ pub struct CertificateFacts {
     pub not_before_ms: u64,
     /// The end of its validity, in milliseconds since the Unix epoch.
     pub not_after_ms: u64,
+    /// The serial number, in lower-case hexadecimal digits without leading zeros.
+    pub serial: String,
     /// The SHA-256 of the certificate, in lower-case hexadecimal digits.
     pub fingerprint: String,
     /// The SHA-256 of the public key, in the form of `curl --pinnedpubkey`. It stays the same in a renewal with the
@@ -82,13 +84,14 @@ impl CertificateFacts {
             self_signed: body.issuer == body.subject,
             not_before_ms: millis(body.validity.not_before),
             not_after_ms: millis(body.validity.not_after),
+            serial: hex::encode(body.serial_number.as_bytes()).trim_start_matches('0').to_owned(),
             fingerprint: hex::encode(digest::digest(&digest::SHA256, der)),
             public_key: public_key_pin(&body.subject_public_key_info.to_der().unwrap_or_default()),
         })
     }
 
     /// Returns `true` if this is its public key (`SubjectPublicKeyInfo`).
-    pub(super) fn has_public_key(&self, public_key: &[u8]) -> bool {
+    pub fn has_public_key(&self, public_key: &[u8]) -> bool {
         self.public_key == public_key_pin(public_key)
     }
 

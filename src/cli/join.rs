@@ -1,0 +1,260 @@
+//! `ledge join`: makes this box a member of a platform.
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use ledge_base::names::DeviceName;
+use ledge_base::toml_check::BadConfiguration;
+use ledge_base::{clock, durable};
+use ledge_egress::ip_filter;
+use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
+use ledge_membership::folder::{Membership, MembershipFolder, Standing};
+use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
+use ledge_membership::join_file::{Invitation, JoinFile};
+use ledge_updates::configuration;
+use zeroize::Zeroizing;
+
+use super::{Exit, GlobalArgs, Output, config};
+use crate::config::Config;
+
+/// The largest join file that is read, in bytes.
+const JOIN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The drop-in that opens the unit of the service to the platform.
+const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
+
+/// The folder of encrypted credentials.
+const CREDENTIALS: &str = "/etc/credstore.encrypted";
+
+/// The pause between two looks at the membership.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The arguments of `ledge join`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct JoinArgs {
+    /// The join file, as `ledge-platform box add` makes it.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The name of this box, for a join file for several boxes.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<DeviceName>,
+    /// The SHA-256 fingerprint that the platform shows. Without it, you are asked to compare.
+    #[arg(long, value_name = "SHA256")]
+    pub fingerprint: Option<String>,
+    /// Leave the platform that this box is a member of.
+    #[arg(long)]
+    pub replace: bool,
+    /// The longest wait for the platform's answer, in seconds; 0 does not wait. The server asks on meanwhile.
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    pub wait: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo ledge join /media/stick/shop-7.join
+  sudo ledge join --fingerprint 5ac1… --wait 0 shop-7.join
+  sudo ledge join --name shop-7 shops.join";
+
+/// Runs the verb.
+pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let now_ms = clock::FLOOR.now_millis();
+    let file = JoinFile::open(&read(&args.file)?, now_ms).with_context(|| args.file.display().to_string())?;
+    let device = name(&file.invitation, args.name.as_ref())?;
+    show(&file, &device, out)?;
+    confirm(&file.fingerprint, args.fingerprint.as_deref())?;
+
+    let config = globals.load_config()?;
+    let unit = ServiceUnit::of(globals, &config);
+    let key = unit.as_ref().map(ServiceUnit::key).transpose()?.flatten();
+    let prepared =
+        PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
+    // The folder is not in its place yet, so a mistake changes nothing.
+    let checked = check(globals, prepared.folder(), &file.invitation, &device);
+    let joined = match checked {
+        Ok(joined) => joined,
+        Err(error) => {
+            prepared.discard()?;
+            return Err(error);
+        }
+    };
+    prepared.commit()?;
+    writeln!(out, "the settings are in {}", config.membership.path.display())?;
+    match unit {
+        Some(unit) => unit.apply(&joined, out)?,
+        None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
+    }
+    if args.wait == 0 {
+        return Ok(Exit::Success);
+    }
+    wait(&globals.load_config()?, Duration::from_secs(args.wait), out)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(JOIN_FILE_BYTES_MAX).read_to_end(&mut bytes))
+        .with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+/// The name of this box: that of the join file, or the given one for a file for several boxes.
+fn name(invitation: &Invitation, given: Option<&DeviceName>) -> anyhow::Result<DeviceName> {
+    match (&invitation.device, given) {
+        (Some(device), None) => Ok(device.clone()),
+        (Some(device), Some(given)) if device == given => Ok(device.clone()),
+        (Some(device), Some(given)) => bail!("the join file is for {device}, and not for {given}"),
+        (None, Some(given)) => Ok(given.clone()),
+        (None, None) => bail!("the join file is for several boxes: say the name of this one with --name"),
+    }
+}
+
+fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Result<()> {
+    let Invitation { platform, updates, broker, audit, fleet, settings, expires, .. } = &file.invitation;
+    let line = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let fleet = fleet.as_ref().map(ToString::to_string);
+    writeln!(out, "platform     {platform}")?;
+    writeln!(out, "fingerprint  {}", file.fingerprint)?;
+    writeln!(out, "this box     {device}")?;
+    writeln!(out, "updates      {}", line(updates))?;
+    writeln!(out, "broker       {}", line(broker))?;
+    writeln!(out, "audit log    {}", line(audit))?;
+    writeln!(out, "fleet        {}", fleet.unwrap_or_else(|| "default".to_owned()))?;
+    writeln!(out, "settings     {}", if settings.is_some() { "yes" } else { "none" })?;
+    writeln!(out, "good until   {expires}")?;
+    Ok(())
+}
+
+/// Returns when a person, or the caller of this command, has compared the fingerprint.
+fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
+    if let Some(expected) = expected {
+        let digits = expected.trim().trim_start_matches("sha256:").replace(':', "").to_ascii_lowercase();
+        ensure!(digits == fingerprint, "the fingerprint of the join file is another one, so it is of another platform");
+        return Ok(());
+    }
+    ensure!(
+        std::io::stdin().is_terminal(),
+        "compare the fingerprint with the one that the platform shows, then pass it with --fingerprint"
+    );
+    let mut stderr = std::io::stderr();
+    write!(stderr, "Does the platform show the same fingerprint? Type yes to join: ")?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    ensure!(answer.trim().eq_ignore_ascii_case("yes"), "not confirmed: nothing was changed");
+    Ok(())
+}
+
+/// The configuration with the new membership, in which nothing of this box contradicts it.
+fn check(
+    globals: &GlobalArgs,
+    folder: &Path,
+    invitation: &Invitation,
+    device: &DeviceName,
+) -> anyhow::Result<Config> {
+    let mut sources = globals.sources();
+    sources.set.push(format!("membership.path={}", toml::Value::from(folder.display().to_string())));
+    let config = sources.load().map_err(BadConfiguration)?.config;
+    let own = |key: &str, is_same: bool| {
+        ensure!(is_same, "{key} is set on this box to something else than in the join file: remove that setting first");
+        Ok(())
+    };
+    own("device.id", config.device.id.as_ref() == Some(device))?;
+    if let Some(updates) = &invitation.updates {
+        let configured = config.updates.repository.as_ref().map(ToString::to_string).unwrap_or_default();
+        own("updates.repository", configured.trim_end_matches('/') == updates.trim_end_matches('/'))?;
+    }
+    Ok(config)
+}
+
+/// The service of an installed package.
+struct ServiceUnit {
+    /// The folder of the membership.
+    membership: PathBuf,
+}
+
+impl ServiceUnit {
+    /// `None` for another configuration than that of the package, and without systemd.
+    fn of(globals: &GlobalArgs, config: &Config) -> Option<Self> {
+        let is_packaged = globals.root.is_none() && globals.config.is_none();
+        let has_systemd = Path::new("/run/systemd/system").is_dir();
+        let is_root = rustix::process::geteuid().is_root();
+        (is_packaged && has_systemd && is_root).then(|| Self { membership: config.membership.path.clone() })
+    }
+
+    /// The key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
+    fn key(&self) -> anyhow::Result<Option<Sealer>> {
+        let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
+        getrandom::fill(secret.as_mut_slice()).context("the system returned no random numbers")?;
+        std::fs::create_dir_all(CREDENTIALS).with_context(|| CREDENTIALS.to_owned())?;
+        let made = Command::new("systemd-creds")
+            .arg("encrypt")
+            .arg(format!("--name={MEMBERSHIP_CREDENTIAL}"))
+            .args(["-", &format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}")])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .and_then(|mut child| {
+                if let Some(mut stdin) = child.stdin.take() {
+                    stdin.write_all(secret.as_slice())?;
+                }
+                child.wait()
+            });
+        Ok(made.is_ok_and(|status| status.success()).then(|| Sealer::with_keys(&[*secret])))
+    }
+
+    /// Opens the unit to the platform, and starts the service again.
+    fn apply(&self, config: &Config, out: &mut Output) -> anyhow::Result<()> {
+        let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
+        let mut text = config::drop_in(config, &[], &resolver)?;
+        if config.membership.key_file.is_some() {
+            text.push_str(&format!(
+                "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}\n"
+            ));
+        } else {
+            writeln!(
+                out,
+                "systemd-creds could not encrypt a key, so private keys are only protected by the permissions of {}",
+                self.membership.display()
+            )?;
+        }
+        let path = Path::new(DROP_IN);
+        let written = path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, text.as_bytes()));
+        written.with_context(|| DROP_IN.to_owned())?;
+        for arguments in [&["daemon-reload"][..], &["restart", "ledge.service"]] {
+            let ended = Command::new("systemctl").args(arguments).status().context("systemctl cannot be started")?;
+            ensure!(ended.success(), "systemctl {} failed: see journalctl -u ledge", arguments.join(" "));
+        }
+        writeln!(out, "the service was started again with {DROP_IN}")?;
+        Ok(())
+    }
+}
+
+/// Waits until the platform has decided.
+fn wait(config: &Config, longest: Duration, out: &mut Output) -> anyhow::Result<Exit> {
+    let deadline = Instant::now() + longest;
+    let folder: MembershipFolder = config.membership.folder()?;
+    let mut said = String::new();
+    loop {
+        let status = folder.status().unwrap_or_default();
+        if status.said != said && !status.said.is_empty() {
+            writeln!(out, "{}", status.said)?;
+            said.clone_from(&status.said);
+        }
+        match folder.membership()?.map(|Membership { standing, .. }| standing) {
+            Some(Standing::Member { .. }) => return Ok(Exit::Success),
+            Some(Standing::Refused { .. }) | None => return Ok(Exit::Failure),
+            Some(Standing::Joining { .. }) if Instant::now() >= deadline => {
+                writeln!(out, "no answer yet; the server asks on, and `ledge doctor` says how it went")?;
+                return Ok(Exit::Failure);
+            }
+            Some(Standing::Joining { .. }) => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The findings about the membership.
+
+use ledge_base::clock;
+use ledge_part::check::Finding;
+
+use crate::certificates::{CertificateChain, renewal_ms};
+use crate::config::MembershipConfig;
+use crate::folder::{Membership, MembershipFolder, Standing};
+
+/// The name of the findings.
+const NAME: &str = "membership";
+
+/// Checks the certificate of this box; no findings on a box that joined no platform.
+pub fn checks(config: &MembershipConfig) -> Vec<Finding> {
+    let folder = match config.folder() {
+        Ok(folder) => folder,
+        Err(error) => {
+            return vec![Finding::fail(NAME, error.to_string(), "correct membership.key_file, or join again")];
+        }
+    };
+    match folder.membership() {
+        Ok(None) => Vec::new(),
+        Ok(Some(membership)) => vec![standing(&folder, &membership)],
+        Err(error) => {
+            vec![Finding::fail(NAME, error.to_string(), "run it as root, or join again with a new join file")]
+        }
+    }
+}
+
+fn standing(folder: &MembershipFolder, membership: &Membership) -> Finding {
+    let Membership { platform, device, standing, .. } = membership;
+    let said = folder.status().map(|status| format!(": {}", status.said)).unwrap_or_default();
+    match standing {
+        Standing::Joining { .. } => Finding::warn(
+            NAME,
+            format!("{device} is not a member of {platform} yet{said}"),
+            "see that the service runs and reaches the platform; there, `ledge-platform box list` shows the request",
+        ),
+        Standing::Refused { reason } => Finding::fail(
+            NAME,
+            format!("{platform} refused {device}: {reason}"),
+            "ask the platform for a new join file, then `ledge join --replace FILE`",
+        ),
+        Standing::Member { .. } => certificate(folder, membership, &said),
+    }
+}
+
+fn certificate(folder: &MembershipFolder, Membership { platform, device, .. }: &Membership, said: &str) -> Finding {
+    let identity = folder.identity().ok().flatten();
+    let facts = identity.and_then(|pem| CertificateChain::from_pem(&pem).ok()?.facts().ok());
+    let Some(facts) = facts else {
+        let detail = format!("the certificate of {device} cannot be read");
+        return Finding::fail(NAME, detail, "run it as root, or join again with a new join file");
+    };
+    let (now_ms, until) = (clock::unix_millis(), clock::rfc3339(facts.not_after_ms));
+    let detail = format!("{device} is a member of {platform}, with a certificate until {until}");
+    if facts.not_after_ms <= now_ms {
+        return Finding::fail(
+            NAME,
+            format!("the certificate of {device} ended at {until}{said}"),
+            "see that the service reaches the platform: it renews the certificate by itself, up to a year later",
+        );
+    }
+    if renewal_ms(&facts) + 86_400_000 < now_ms {
+        return Finding::warn(
+            NAME,
+            format!("{detail}, which is due for renewal{said}"),
+            "see that the service reaches the platform",
+        );
+    }
+    Finding::ok(NAME, detail)
+}

@@ -1,0 +1,95 @@
+//! The membership as a part of the daemon: its section of the configuration, and its task.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ledge_audit::key::AuditKey;
+use ledge_identity::access::CallerAccess;
+use ledge_part::check::Finding;
+use ledge_part::metrics::{gauge_value, single};
+use ledge_part::section::{ConfigSection, DoctorContext};
+use ledge_part::{PartEnvironment, Subsystem};
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::certificates::CertificateChain;
+use crate::config::MembershipConfig;
+use crate::doctor;
+use crate::folder::{MembershipFolder, MembershipStatus};
+use crate::member::{AuditKeyReader, Member};
+
+impl ConfigSection for MembershipConfig {
+    fn resolve(&mut self, root: &Path) {
+        self.make_absolute(root);
+    }
+
+    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Finding> {
+        doctor::checks(self)
+    }
+}
+
+/// The membership, where there is one.
+pub struct MembershipPart {
+    folder: MembershipFolder,
+    audit_log: PathBuf,
+    status: Mutex<Option<Arc<Mutex<MembershipStatus>>>>,
+}
+
+impl MembershipPart {
+    /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform.
+    pub fn open(config: &MembershipConfig, audit_log: &Path) -> Result<Option<Self>, String> {
+        let folder = config.folder().map_err(|error| error.to_string())?;
+        let audit_log = audit_log.to_owned();
+        Ok(folder.exists().then(|| Self { folder, audit_log, status: Mutex::default() }))
+    }
+
+    fn last(&self) -> MembershipStatus {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = |status: &Arc<Mutex<MembershipStatus>>| status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        status.as_ref().map(last).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for MembershipPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MembershipPart").field("folder", &self.folder.path()).finish_non_exhaustive()
+    }
+}
+
+impl Subsystem for MembershipPart {
+    fn name(&self) -> &'static str {
+        "membership"
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
+        let identity = self.folder.identity().ok().flatten();
+        let facts = identity.and_then(|pem| CertificateChain::from_pem(&pem).ok()?.facts().ok());
+        let Some(facts) = facts else { return Ok(()) };
+        let ends = ConstGauge::new(gauge_value(facts.not_after_ms / 1000));
+        let help = "The end of the certificate by which the platform knows this box, in seconds since the Unix epoch";
+        single(encoder, "membership_certificate_expiry_timestamp_seconds", help, &ends)
+    }
+
+    fn problem(&self, _is_starting: bool) -> Option<String> {
+        let MembershipStatus { said, is_problem, .. } = self.last();
+        is_problem.then_some(said)
+    }
+
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
+        let PartEnvironment { device, sealer, egress, audit, shutdown, .. } = environment;
+        let (audit_log, device, sealer) = (self.audit_log.clone(), device.id.clone(), sealer.clone());
+        let key: AuditKeyReader =
+            Arc::new(move || AuditKey::verifier_key_in(&audit_log, &device, &sealer).ok().flatten());
+        let member = Member::new(self.folder.clone(), egress.clone(), audit.clone(), key);
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(member.status());
+        let stop = shutdown.clone();
+        shutdown.spawn(async move {
+            tokio::select! {
+                () = member.run() => {}
+                () = stop.requested() => {}
+            }
+        });
+        Ok(())
+    }
+}
