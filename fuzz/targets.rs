@@ -29,6 +29,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
     ("certificate", ledge::listener::tls::fuzz_certificate),
+    ("join_file", ledge::membership::fuzz_join_file),
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),

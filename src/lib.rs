@@ -50,6 +50,7 @@ pub use ledge_identity as identity;
 pub use ledge_inbox as inbox;
 pub use ledge_isolation as isolation;
 pub use ledge_listener as listener;
+pub use ledge_membership as membership;
 pub use ledge_models::{repository, scheduling, serving};
 pub use ledge_mqtt as mqtt;
 pub use ledge_part as part;

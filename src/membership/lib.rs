@@ -14,6 +14,7 @@
 //! * `join.rs` - joining: a join file becomes a membership
 //! * `member.rs` - the task that asks and renews
 //! * `config.rs`, `part.rs`, `doctor.rs` - the membership as a part of the daemon
+//! * `tests.rs` - tests
 //!
 //! Invariants:
 //! * A private key is made here, is on the disk before its request is sent, and never leaves the box.
@@ -41,3 +42,14 @@ mod request;
 mod settings;
 
 pub use request::CertificateRequest;
+
+#[cfg(test)]
+mod tests;
+
+/// Reads bytes as a join file and as an answer; `true` when they are either. The folder `fuzz/` contains the harness.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz_join_file(data: &[u8]) -> bool {
+    // 2026-12-03, when the join file in `tests/data` is good.
+    let opened = join_file::JoinFile::open(data, 1_796_256_000_000);
+    opened.is_ok() || serde_json::from_slice::<request::Answer>(data).is_ok()
+}

@@ -433,6 +433,14 @@ impl BrokerCheck<'_> {
         broker: &ConnAck,
     ) -> Result<(), BrokerCheckError> {
         let topic = DeviceTopics::result(&self.topics.device, &CHECK_MODEL.parse()?);
+        if !self.egress.permits(&connect::destination(self.config), EgressContent::Answer) {
+            // The broker of a platform gets reports only.
+            self.add_untested(format!(
+                "{topic}: not tested, since egress.allow does not permit answers to this broker: it gets reports, and calls \
+                 over it are not answered"
+            ));
+            return Ok(());
+        }
         let properties =
             MessageProperties { content_type: Some("application/json".to_owned()), ..MessageProperties::default() };
         let (ok, result) = match connection.publish(topic.clone(), CHECK_PAYLOAD.into(), properties, broker).await {
