@@ -2,8 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top,
-    tune, update,
+    Exit, Output, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls,
+    top, tune, update,
 };
 
 impl Cli {

@@ -1,5 +1,6 @@
 //! `ledge join`: makes this box a member of a platform.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -71,7 +72,7 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
 
     let config = globals.load_config()?;
     let unit = ServiceUnit::of(globals, &config);
-    let key = unit.as_ref().map(ServiceUnit::key).transpose()?.flatten();
+    let key = if unit.is_some() { membership_key()? } else { None };
     let prepared =
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
@@ -151,12 +152,7 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// The configuration with the new membership, in which nothing of this box contradicts it.
-fn check(
-    globals: &GlobalArgs,
-    folder: &Path,
-    invitation: &Invitation,
-    device: &DeviceName,
-) -> anyhow::Result<Config> {
+fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &DeviceName) -> anyhow::Result<Config> {
     let mut sources = globals.sources();
     sources.set.push(format!("membership.path={}", toml::Value::from(folder.display().to_string())));
     let config = sources.load().map_err(BadConfiguration)?.config;
@@ -187,36 +183,13 @@ impl ServiceUnit {
         (is_packaged && has_systemd && is_root).then(|| Self { membership: config.membership.path.clone() })
     }
 
-    /// The key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
-    fn key(&self) -> anyhow::Result<Option<Sealer>> {
-        let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
-        getrandom::fill(secret.as_mut_slice()).context("the system returned no random numbers")?;
-        std::fs::create_dir_all(CREDENTIALS).with_context(|| CREDENTIALS.to_owned())?;
-        let made = Command::new("systemd-creds")
-            .arg("encrypt")
-            .arg(format!("--name={MEMBERSHIP_CREDENTIAL}"))
-            .args(["-", &format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}")])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .and_then(|mut child| {
-                if let Some(mut stdin) = child.stdin.take() {
-                    stdin.write_all(secret.as_slice())?;
-                }
-                child.wait()
-            });
-        Ok(made.is_ok_and(|status| status.success()).then(|| Sealer::with_keys(&[*secret])))
-    }
-
     /// Opens the unit to the platform, and starts the service again.
     fn apply(&self, config: &Config, out: &mut Output) -> anyhow::Result<()> {
         let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
         let mut text = config::drop_in(config, &[], &resolver)?;
         if config.membership.key_file.is_some() {
-            text.push_str(&format!(
-                "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}\n"
-            ));
+            let _ =
+                writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}");
         } else {
             writeln!(
                 out,
@@ -225,7 +198,8 @@ impl ServiceUnit {
             )?;
         }
         let path = Path::new(DROP_IN);
-        let written = path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, text.as_bytes()));
+        let written =
+            path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, text.as_bytes()));
         written.with_context(|| DROP_IN.to_owned())?;
         for arguments in [&["daemon-reload"][..], &["restart", "ledge.service"]] {
             let ended = Command::new("systemctl").args(arguments).status().context("systemctl cannot be started")?;
@@ -234,6 +208,28 @@ impl ServiceUnit {
         writeln!(out, "the service was started again with {DROP_IN}")?;
         Ok(())
     }
+}
+
+/// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
+fn membership_key() -> anyhow::Result<Option<Sealer>> {
+    let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
+    getrandom::fill(secret.as_mut_slice()).context("the system returned no random numbers")?;
+    std::fs::create_dir_all(CREDENTIALS).with_context(|| CREDENTIALS.to_owned())?;
+    let made = Command::new("systemd-creds")
+        .arg("encrypt")
+        .arg(format!("--name={MEMBERSHIP_CREDENTIAL}"))
+        .args(["-", &format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}")])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .and_then(|mut child| {
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(secret.as_slice())?;
+            }
+            child.wait()
+        });
+    Ok(made.is_ok_and(|status| status.success()).then(|| Sealer::with_keys(&[*secret])))
 }
 
 /// Waits until the platform has decided.

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top, tune,
-    update,
+    GlobalArgs, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top,
+    tune, update,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.

@@ -76,7 +76,7 @@ use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
 pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError, DaemonDownload};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
-pub use http::{UploadClient, HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS};
+pub use http::{HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS, UploadClient};
 pub use http::{SNAPSHOT_HEADERS, SnapshotClient, SnapshotResponse, WEBHOOK_HEADERS, WebhookClient};
 pub use link::{EgressReader, EgressWriteError, EgressWriter};
 pub use message_stream::AuditRecordStream;

@@ -314,7 +314,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`, `documents`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`, `documents`, `certificates`",
         ];
         assert_eq!(found, expected);
     }
@@ -329,11 +329,11 @@ mod tests {
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,
-            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\", \"pictures\", \"alerts\"]\n"
+            "host = \"a:1\"\nregion = \"eu\"\nsend = [\"answers\", \"presence\", \"reports\", \"calls\", \"requests\", \"audit\", \"pictures\", \"alerts\", \"certificates\"]\n"
         );
         assert_eq!(
             entry.send.iter().map(|content| content.name()).collect::<Vec<_>>(),
-            ["answers", "presence", "reports", "calls", "requests", "audit", "pictures", "alerts"]
+            ["answers", "presence", "reports", "calls", "requests", "audit", "pictures", "alerts", "certificates"]
         );
     }
 }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ledge_base::{config_path, secret};
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, none_if_empty};
+use ledge_base::{config_path, secret};
 use ledge_identity::sealing::{self, EncryptionConfig, MasterKeyError, Sealer};
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,8 @@ impl MembershipConfig {
     /// be read: who then needs one reports it.
     pub fn open_private_keys(&self) {
         if let (Some(_), Ok(sealer)) = (&self.key_file, self.sealer()) {
-            let open = move |content: &[u8]| folder::opened(&sealer, content.to_vec()).map_err(|error| error.to_string());
+            let open =
+                move |content: &[u8]| folder::opened(&sealer, content.to_vec()).map_err(|error| error.to_string());
             secret::decrypt_with(sealing::MAGIC, Box::new(open));
         }
     }

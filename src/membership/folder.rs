@@ -187,10 +187,7 @@ impl MembershipFolder {
 
     fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FolderError> {
         let content = self.read(name)?;
-        content
-            .map(|content| serde_json::from_slice(&content))
-            .transpose()
-            .map_err(|error| self.damaged(name, &error))
+        content.map(|content| serde_json::from_slice(&content)).transpose().map_err(|error| self.damaged(name, &error))
     }
 
     fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), FolderError> {

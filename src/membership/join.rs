@@ -61,10 +61,7 @@ impl PreparedMembership {
             device: device.clone(),
             join: invitation.join.clone(),
             fingerprint: file.fingerprint.clone(),
-            standing: Standing::Joining {
-                invitation: Box::new(invitation.clone()),
-                join_file: file.sha256.clone(),
-            },
+            standing: Standing::Joining { invitation: Box::new(invitation.clone()), join_file: file.sha256.clone() },
         };
         let scratch = config.path.with_extension("new");
         remove(&scratch)?;

@@ -3,6 +3,8 @@
 //! The signature proves that the file is whole and of the platform whose root certificate is in it. Only the
 //! fingerprint of that root, compared with the one that the platform shows, proves that it is the right platform.
 
+use std::fmt;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::Ed25519KeyPair;
 use base64::Engine as _;
@@ -77,9 +79,10 @@ impl Drop for Invitation {
     }
 }
 
-impl std::fmt::Debug for Invitation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Invitation").field("platform", &self.platform).field("device", &self.device).finish()
+impl fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { platform, device, .. } = self;
+        f.debug_struct("Invitation").field("platform", platform).field("device", device).finish_non_exhaustive()
     }
 }
 
@@ -92,7 +95,9 @@ pub enum JoinFileError {
     Version(u32),
     #[error("it cannot be read: {0}")]
     Unreadable(String),
-    #[error("it is not signed by the platform that it names, so it was changed, or it is no file of that platform: {0}")]
+    #[error(
+        "it is not signed by the platform that it names, so it was changed, or it is no file of that platform: {0}"
+    )]
     Forged(CertificateError),
     #[error("it expired at {0}: ask the platform for a new one (`ledge-platform box add --again`)")]
     Expired(String),
@@ -103,7 +108,8 @@ pub enum JoinFileError {
 impl JoinFile {
     /// Reads and verifies a join file at `now_ms`, in milliseconds since the Unix epoch.
     pub fn open(bytes: &[u8], now_ms: u64) -> Result<Self, JoinFileError> {
-        let envelope = Envelope::read(bytes).filter(|it| it.payload_type == JOIN_FILE_TYPE).ok_or(JoinFileError::Other)?;
+        let envelope =
+            Envelope::read(bytes).filter(|it| it.payload_type == JOIN_FILE_TYPE).ok_or(JoinFileError::Other)?;
         let payload = Zeroizing::new(envelope.payload().ok_or(JoinFileError::Other)?);
         let unreadable = |error: serde_json::Error| JoinFileError::Unreadable(error.to_string());
         let Version { version } = serde_json::from_slice(&payload).map_err(unreadable)?;

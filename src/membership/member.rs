@@ -29,13 +29,13 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 const ANSWER_PAUSE: Duration = Duration::from_secs(15);
 
 /// The pause while a person has to approve the request.
-const APPROVAL_PAUSE: Duration = Duration::from_secs(60);
+const APPROVAL_PAUSE: Duration = Duration::from_mins(1);
 
 /// The pause after an attempt that failed: the first, and the longest.
-const FAILURE_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+const FAILURE_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_mins(10));
 
 /// The longest pause. A clock that was set meanwhile counts from then.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+const PAUSE_MAX: Duration = Duration::from_mins(10);
 
 /// The pause after a renewal that the platform refused. The present certificate stays.
 const REFUSAL_PAUSE: Duration = Duration::from_hours(6);
@@ -169,27 +169,19 @@ impl Member {
     /// Sends the request, unless the platform has it, and looks for the answer.
     async fn ask(&mut self, membership: Membership, pending: PendingRequest) -> Result<Duration, MemberError> {
         let client = self.client(&membership);
-        let asked_in_vain = match self.asked_in_vain {
-            Some(times) => times,
-            None => {
-                // The answer may be there already, from before this box lost its power.
-                let answer = self.answer(&client, &membership, &pending).await?;
-                if let Some(answer) = answer {
-                    return self.take(membership, pending, answer);
-                }
+        // There may be an answer from before this box lost its power.
+        if let Some(answer) = self.answer(&client, &membership, &pending).await? {
+            return self.take(membership, &pending, answer);
+        }
+        match self.asked_in_vain {
+            Some(times) if times < ASKED_IN_VAIN_MAX => self.asked_in_vain = Some(times + 1),
+            _ => {
                 self.send(&client, &membership, &pending).await?;
                 self.say(false, format!("asked the platform {} for a certificate", membership.platform));
                 self.asked_in_vain = Some(0);
-                return Ok(ANSWER_PAUSE);
-            }
-        };
-        match self.answer(&client, &membership, &pending).await? {
-            Some(answer) => self.take(membership, pending, answer),
-            None => {
-                self.asked_in_vain = (asked_in_vain < ASKED_IN_VAIN_MAX).then_some(asked_in_vain + 1);
-                Ok(ANSWER_PAUSE)
             }
         }
+        Ok(ANSWER_PAUSE)
     }
 
     fn client(&self, Membership { join, .. }: &Membership) -> UploadClient {
@@ -250,12 +242,12 @@ impl Member {
     fn take(
         &mut self,
         membership: Membership,
-        pending: PendingRequest,
+        pending: &PendingRequest,
         answer: Answer,
     ) -> Result<Duration, MemberError> {
         let reason = answer.reason.as_deref().map(printable);
         match answer.state {
-            AnswerState::Issued => self.accept(membership, &pending, &answer.certificate.unwrap_or_default()),
+            AnswerState::Issued => self.accept(membership, pending, &answer.certificate.unwrap_or_default()),
             AnswerState::Waiting => {
                 // The next pause looks for the answer only.
                 self.asked_in_vain = Some(0);

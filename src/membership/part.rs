@@ -46,7 +46,8 @@ impl MembershipPart {
 
     fn last(&self) -> MembershipStatus {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = |status: &Arc<Mutex<MembershipStatus>>| status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let last =
+            |status: &Arc<Mutex<MembershipStatus>>| status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         status.as_ref().map(last).unwrap_or_default()
     }
 }

@@ -70,8 +70,7 @@ impl TestAuthority {
     /// A join file like the real one, with changes, signed by the certificate of `signer`.
     fn join_file(&self, signer: &str, changes: &Value) -> Vec<u8> {
         let (certificate, key) = self.issue(signer);
-        let mut payload: Value =
-            serde_json::from_slice(&Envelope::read(MADE).unwrap().payload().unwrap()).unwrap();
+        let mut payload: Value = serde_json::from_slice(&Envelope::read(MADE).unwrap().payload().unwrap()).unwrap();
         payload["ca"] = json!(self.root);
         for (name, value) in changes.as_object().unwrap() {
             payload[name] = value.clone();
@@ -95,7 +94,10 @@ fn a_join_file_of_the_platform_is_read() {
     assert_eq!((invitation.platform.as_str(), invitation.device.clone()), ("example", Some(device("box-2"))));
     assert_eq!(fingerprint, "68e57f09d5dfd801638141440ac467e57c6a01168024c56798d47cc9c77a9cd0");
     assert!(sha256.len() == 64 && is_inbox(&invitation.inbox));
-    assert_eq!(format!("{invitation:?}"), "Invitation { platform: \"example\", device: Some(DeviceName(\"box-2\")) }");
+    assert_eq!(
+        format!("{invitation:?}"),
+        "Invitation { platform: \"example\", device: Some(DeviceName(\"box-2\")), .. }"
+    );
 }
 
 #[test]
@@ -204,9 +206,9 @@ fn a_request_proves_the_join_file_and_names_its_key() {
     let request = PendingRequest::make(&device("box-2"), Some("ledge.audit/box-2+1+2"), &signer, then()).unwrap();
     let payload = request.envelope.payload().unwrap();
     let signature = &request.envelope.signatures[0];
-    let signed = signed_bytes(&request.envelope.payload_type, &payload);
+    let message = signed_bytes(&request.envelope.payload_type, &payload);
     let public = UnparsedPublicKey::new(&ED25519, key.public_key().as_ref());
-    public.verify(&signed, &signature.bytes().unwrap()).unwrap();
+    public.verify(&message, &signature.bytes().unwrap()).unwrap();
     assert_eq!(&signature.keyid, inbox);
     let payload: Value = serde_json::from_slice(&payload).unwrap();
     assert_eq!((payload["kind"].as_str(), payload["box"].as_str()), (Some("join"), Some("box-2")));

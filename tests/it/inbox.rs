@@ -166,7 +166,10 @@ fn text_of_documents_leaves_only_to_a_destination_whose_entry_names_it() {
     assert!(problems(hook).contains("is not in the allow-list"));
     let allow = "[[egress.allow]]\nhost = \"10.0.0.9:443\"\nregion = \"lan\"\n";
     let unnamed = problems(&format!("{hook}{allow}"));
-    assert!(unnamed.contains("inbox[0].webhook.url") && unnamed.contains("\"alerts\", \"documents\"]"), "{unnamed}");
+    assert!(
+        unnamed.contains("inbox[0].webhook.url") && unnamed.contains("\"certificates\", \"documents\"]"),
+        "{unnamed}"
+    );
     assert_eq!(problems(&format!("{hook}{allow}send = [\"documents\"]")), "");
     let local = problems("webhook = { url = \"http://127.0.0.1:9/x\" }");
     assert!(local.contains("names them permits"), "{local}");

@@ -13,7 +13,7 @@ use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, none_if_empty};
-use ledge_egress::{UploadClient, Egress, HttpClient, TlsClientFiles, WebAddress};
+use ledge_egress::{Egress, HttpClient, TlsClientFiles, UploadClient, WebAddress};
 use serde::{Deserialize, Serialize};
 
 use super::copy::{

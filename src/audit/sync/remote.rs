@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
 use ledge_egress::{
-    UploadClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings, client_certificate_refusal,
+    Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings, UploadClient, client_certificate_refusal,
 };
 
 use super::error::hint;

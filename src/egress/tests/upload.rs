@@ -4,7 +4,7 @@ use ::http::header::IF_NONE_MATCH;
 use ::http::{HeaderName, HeaderValue};
 use bytes::Bytes;
 
-use super::super::http::{UploadClient, HttpAnswer, HttpError};
+use super::super::http::{HttpAnswer, HttpError, UploadClient};
 use super::http::{head, plain};
 use super::*;
 

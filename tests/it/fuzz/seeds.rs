@@ -105,7 +105,8 @@ pub fn api_key() -> Vec<Vec<u8>> {
 
 /// A join file of `ledge-platform box add`, and an answer of `box answer`.
 pub fn join_file() -> Vec<Vec<u8>> {
-    let answer = br#"{"version":1,"state":"waiting","certificate":null,"ca":null,"reason":"approval by hand is missing"}"#;
+    let answer =
+        br#"{"version":1,"state":"waiting","certificate":null,"ca":null,"reason":"approval by hand is missing"}"#;
     vec![include_bytes!("../../data/membership/box-2.join").to_vec(), answer.to_vec()]
 }
 
