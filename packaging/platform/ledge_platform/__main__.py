@@ -66,7 +66,7 @@ def told(public, line):
 
 # --- the repository and its keys ---
 
-def init(given):
+def repository_init(given):
     offline = given.offline_keys or given.keys
     repository, ring = ceremony.init(
         given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires)
@@ -452,7 +452,7 @@ def page_verb(given):
 
 
 VERBS = {
-    "init": init,
+    "repository init": repository_init,
     "catalogue": catalogue,
     "key list": key_list,
     "key generate": key_generate,

@@ -120,7 +120,7 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB")
-    init(verbs)
+    repository(verbs)
     for kind in names.FOLDERS:
         releases(verbs, kind)
     catalogue(verbs)
@@ -144,8 +144,11 @@ def verb(verbs, name, text, signs=False, repository=True, **more):
     return added
 
 
-def init(verbs):
-    add = verb(verbs, "init", "make a repository and its keys").add_argument
+def repository(verbs):
+    group = verbs.add_parser("repository", help="the signed files that boxes fetch").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    add = verb(group, "init", "make a repository and its keys").add_argument
     add("--keys", type=Path, required=True, metavar="DIR", help="where the online keys go: snapshot, timestamp, fleet")
     add(
         "--offline-keys",

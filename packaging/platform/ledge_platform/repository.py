@@ -36,7 +36,7 @@ class Repository:
         repository = cls(folder)
         if not repository.newest("root"):
             raise Failure(
-                f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform init`"
+                f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform repository init`"
             )
         return repository
 

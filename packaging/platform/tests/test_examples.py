@@ -154,7 +154,7 @@ class Files(unittest.TestCase):
     def test_a_platform_runs_by_its_examples(self):
         stick = self.scratch / "stick"
         self.root("install", "-d", "-o", "ledge-platform", stick)
-        self.kit("init", "/srv/ledge", "--keys", "/etc/ledge-platform/keys", "--offline-keys", stick,
+        self.kit("repository", "init", "/srv/ledge", "--keys", "/etc/ledge-platform/keys", "--offline-keys", stick,
                  LEDGE_PLATFORM_PASSPHRASE="open sesame, please")
 
         package = deb(self.scratch)
