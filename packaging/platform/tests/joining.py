@@ -142,7 +142,7 @@ class Box:
         if self.certificate is None:
             return self.platform.put(self, self.join_request())
         if self.pending is self.key:
-            self.pending = new_key()
+            self.pending, self.own = new_key(), secrets.token_hex(16)
         return self.platform.put(self, self.renew_request())
 
     def take(self):

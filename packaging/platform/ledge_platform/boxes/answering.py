@@ -235,7 +235,7 @@ class Run:
             raise Failure(f"{request.box} {why}: it needs a new join file")
         if member.state != MEMBER:
             raise Failure(f"{request.box} is revoked")
-        if sent_to != member.inbox:
+        if self.state.inboxes.get(sent_to) != member.name:
             raise Failure(f"it is for {request.box} and came to another inbox")
         own = member.certificate(request.keyid)
         if own is None:
@@ -277,7 +277,7 @@ class Run:
         """Makes a box a member, and counts it once."""
         certificate = self.certify(request)
         invitation.taken[request.box] = request.id
-        member = Member(request.box, request.inbox, certificate.issued, [certificate], invitation.inbox, invitation.fleet,
+        member = Member(request.box, certificate.issued, [certificate], invitation.inbox, invitation.fleet,
                         invitation.group, None, clean(request.ledge))
         self.state.add_member(member)
         self.state.forgotten.pop(member.name, None)
@@ -287,13 +287,11 @@ class Run:
     def extend(self, request, member):
         certificate = self.certify(request)
         ended = [known for known in member.certificates if moments.after(moments.parse(known.until), RENEWABLE_S) < self.now]
+        self.state.add_certificate(member, certificate)
         for known in ended:
-            member.certificates.remove(known)
-            self.state.keys.pop(known.id, None)
-        self.state.add_certificate(member, certificate, request.inbox)
+            self.state.remove_certificate(member, known)
         member.ledge = clean(request.ledge) or member.ledge
-        if request.audit_key and request.audit_key != member.audit_key:
-            self.note_audit_key(member, request.audit_key)
+        self.note_audit_key(member, request.audit_key)
         self.result.renewed.append(member.name)
 
     def certify(self, request):
@@ -304,7 +302,7 @@ class Run:
         self.outcome.certificates[self.authority.issued_file(signed)] = content
         self.changed = True
         self.answer_issued(request.id, content)
-        return Certificate(f"{signed.serial_number:x}", request.id, moments.text(self.now), moments.text(signed.not_valid_after_utc))
+        return Certificate(f"{signed.serial_number:x}", request.id, request.inbox, moments.text(self.now), moments.text(signed.not_valid_after_utc))
 
     def content_of(self, serial):
         path = self.authority.issued / f"{serial}.pem"
@@ -453,6 +451,7 @@ class Run:
             box = store.pinned(member.name, member.audit_key)
             if box is not None:
                 contents[store.path(member.name)] = store.content(box)
+            member.note = None
         except Failure as failure:
             member.note = f"its audit key was not pinned: {failure}"
 
@@ -463,11 +462,12 @@ class Run:
         if self.state.tidied and (self.now - moments.parse(self.state.tidied)).total_seconds() < DAY:
             return
         oldest = self.now.timestamp() - KEPT_S
-        waiting = {f"{id_}.json" for id_ in self.state.waiting}
+        # A box that was switched off before it read its answer reads it when it is back.
+        kept = {f"{id_}.json" for id_ in self.state.waiting} | {f"{member.newest.id}.json" for member in self.state.members.values()}
         if self.layout.answers.is_dir():
             with os.scandir(self.layout.answers) as entries:
                 for entry in entries:
-                    if entry.name not in waiting and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    if entry.name not in kept and entry.stat(follow_symlinks=False).st_mtime < oldest:
                         os.unlink(entry.path)
         for inbox, invitation in list(self.state.invitations.items()):
             is_late = moments.after(moments.parse(invitation.expires), KEPT_S) < self.now

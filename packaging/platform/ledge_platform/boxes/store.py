@@ -59,6 +59,7 @@ class Certificate:
 
     serial: str
     id: str  # of its key
+    inbox: str  # where requests go that are signed by this key
     issued: str
     until: str
 
@@ -66,7 +67,6 @@ class Certificate:
 @dataclass
 class Member:
     name: str
-    inbox: str
     joined: str
     certificates: list  # the last one is the newest
     invitation: str | None = None
@@ -84,6 +84,11 @@ class Member:
 
     def certificate(self, serial):
         return next((known for known in self.certificates if known.serial == serial), None)
+
+    def inboxes(self, now):
+        """Those of its certificates that are in use, perhaps by a copy of the box. That of the newest one is kept for good."""
+        at = moments.text(now)
+        return {known.inbox for known in self.certificates if known is self.newest or known.until > at}
 
 
 @dataclass
@@ -133,7 +138,7 @@ class State:
     def index(self):
         """Who has which key, which inbox and which name: looked up for each request."""
         self.keys = {known.id: member.name for member in self.members.values() for known in member.certificates}
-        self.inboxes = {member.inbox: member.name for member in self.members.values() if member.state == MEMBER}
+        self.inboxes = {known.inbox: member.name for member in self.members.values() for known in member.certificates}
         self.folded = {name.lower(): name for name in self.members}
         self.invited = {}
         for invitation in self.invitations.values():
@@ -159,15 +164,19 @@ class State:
     def add_member(self, member):
         self.members[member.name] = member
         self.folded[member.name.lower()] = member.name
-        self.inboxes[member.inbox] = member.name
+        self.inboxes.update({known.inbox: member.name for known in member.certificates})
         self.keys.update({known.id: member.name for known in member.certificates})
 
-    def add_certificate(self, member, certificate, inbox):
+    def add_certificate(self, member, certificate):
         member.certificates.append(certificate)
-        self.keys[certificate.id] = member.name
-        del self.inboxes[member.inbox]
-        member.inbox = inbox
-        self.inboxes[inbox] = member.name
+        self.keys[certificate.id] = self.inboxes[certificate.inbox] = member.name
+
+    def remove_certificate(self, member, certificate):
+        member.certificates.remove(certificate)
+        if all(known.id != certificate.id for known in member.certificates):
+            self.keys.pop(certificate.id, None)
+        if all(known.inbox != certificate.inbox for known in member.certificates):
+            self.inboxes.pop(certificate.inbox, None)
 
     def refuse(self, inbox, reason, box, now, count=1):
         at = moments.text(now)
@@ -186,7 +195,7 @@ class State:
     def wanted_inboxes(self, now):
         """The inboxes that have a folder."""
         invited = {inbox for inbox, invitation in self.invitations.items() if invitation.is_open(now)}
-        return invited | set(self.inboxes)
+        return invited.union(*(member.inboxes(now) for member in self.members.values() if member.state == MEMBER))
 
     def invitations_of(self, name, now):
         """The open invitations by which a box of this name is expected."""

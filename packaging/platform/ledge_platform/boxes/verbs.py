@@ -128,7 +128,7 @@ def revoke(given):
             member.state, member.since = REVOKED, moments.text(moments.now())
         drop_waiting(state, member.name, f"{member.name} is revoked")
         store.save(state)
-        Inboxes(layout.requests).remove_inbox(member.inbox)
+        remove_inboxes(layout, member)
     print(f"{given.name}: {count} certificates are revoked now; it is refused when it connects the next time")
 
 
@@ -156,11 +156,17 @@ def forget(given):
         state.forgotten[given.name] = moments.text(moments.now())
         store.save(state)
         if member:
-            Inboxes(layout.requests).remove_inbox(member.inbox)
+            remove_inboxes(layout, member)
         enrolled = forget_log(layout, given.name)
     print(f"{given.name} is forgotten, and its name can be invited again")
     if enrolled:
         print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more")
+
+
+def remove_inboxes(layout, member):
+    """Those with a request in them are removed by the next `box answer`, which refuses it."""
+    for inbox in {known.inbox for known in member.certificates}:
+        Inboxes(layout.requests).remove_inbox(inbox)
 
 
 def forget_log(layout, name):
