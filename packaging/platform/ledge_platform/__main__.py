@@ -26,6 +26,7 @@ from . import (
     watching,
 )
 from .audit import verbs as audit
+from .boxes import verbs as boxes
 from .broker import Broker
 from .certificates import verbs as certificates
 from .errors import DONE, FAILED, REFUSED, Failure
@@ -482,6 +483,7 @@ VERBS = {
     "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
+    **boxes.VERBS,
     **certificates.VERBS,
     **packages.VERBS,
     **site.VERBS,

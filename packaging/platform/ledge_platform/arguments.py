@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 
 from . import catalogues, ceremony, manifest, moments, names, waves
+from .boxes import inviting
 from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import ROLES
@@ -129,6 +130,7 @@ def parser():
     catalogue(verbs)
     package(verbs)
     authority(verbs)
+    boxes(verbs)
     rollout(verbs)
     roles(verbs)
     outward(verbs)
@@ -363,6 +365,45 @@ def lifetime_of_authority(text):
     if of not in ("root", "issuing"):
         raise Failure(f"{text!r}: write root=DURATION or issuing=DURATION, like issuing=365d")
     return of, moments.duration(value)
+
+
+def boxes(verbs):
+    group = verbs.add_parser("box", help="boxes join, renew their certificates, and leave").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    a_box = checked(lambda text: names.name(text, "box"))
+
+    def added(name, text):
+        result = verb(group, name, text, repository=False)
+        result.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="below which the platform lies (/)")
+        return result.add_argument
+
+    add = added("add", "make a join file for each box, or one for a batch of boxes")
+    add("names", nargs="*", type=a_box, metavar="NAME", help="its device id, and the common name of its certificate")
+    add("--csv", type=Path, metavar="FILE", help="boxes with the columns name, fleet and group, which its first line names")
+    add("--batch", type=a_box, metavar="NAME", help="one join file for many boxes, each of which says its name")
+    add("--count", type=int, metavar="N", help="how many boxes can join by the batch (default: as many as --names has)")
+    add("--names", dest="listed", type=Path, metavar="FILE",
+        help="the names of the batch, one a line: others are refused. Without it, each box waits for `box approve`")
+    add("--valid", type=checked(moments.duration), default=inviting.VALID_S, metavar="DURATION",
+        help=f"how long the join files are good for ({moments.spoken(inviting.VALID_S)})")
+    add("--fleet", type=checked(names.name), metavar="FLEET", help="that the boxes join (default: that of the box's settings)")
+    add("--group", type=checked(names.name), metavar="GROUP", help="of the fleet")
+    add("--settings", type=Path, metavar="SETTINGS.toml", help="settings that each box starts with, as for `configuration add`")
+    add("--out", type=Path, default=Path("."), metavar="DIR", help="where NAME.join goes (here); it is secret until it is used")
+    add("--again", action="store_true", help="replace open invitations: their join files are worth nothing then")
+
+    add = added("answer", "decide on the requests of boxes; the timer does it every minute")
+    add("--quiet", action="store_true", help="say only what was refused")
+    add = added("list", "all boxes and what needs a look")
+    add("--json", action="store_true")
+    for name, text in (("approve", "let boxes join that wait for it"), ("reject", "refuse boxes that wait for approval")):
+        add = added(name, text)
+        add("name", nargs="?", type=a_box, metavar="NAME")
+        add("--all", action="store_true", help="all that wait")
+        add("--key", metavar="DIGITS", help="the request with this key, as `box list` shows it")
+    added("revoke", "revoke all certificates of a box")("name", type=a_box, metavar="NAME")
+    added("forget", "revoke a box that is no more, and free its name")("name", type=a_box, metavar="NAME")
 
 
 def authority(verbs):

@@ -13,6 +13,7 @@ from .errors import Failure
 
 PRIVATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|AGE-SECRET-KEY-(PQ-)?1", re.IGNORECASE)
 LONGEST_KEY = 65_536
+OPEN_MAX = 200
 
 
 def write(path, content, mode=0o644, owner=None):
@@ -35,6 +36,39 @@ def write(path, content, mode=0o644, owner=None):
         Path(scratch).unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def write_all(contents, mode=0o644):
+    """As `write` for {path: content}: all are on the disk before the first one has its name."""
+    scratches, handles = {}, []
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, scratches[path] = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+            handles.append(handle)
+            os.fchmod(handle, mode)
+            with open(handle, "wb", closefd=False) as file:
+                file.write(content)
+            if len(handles) >= OPEN_MAX:
+                sync_all(handles)
+        sync_all(handles)
+        for path, scratch in list(scratches.items()):
+            os.replace(scratch, path)
+            del scratches[path]
+    finally:
+        for handle in handles:
+            os.close(handle)
+        for scratch in scratches.values():
+            Path(scratch).unlink(missing_ok=True)
+    for folder in {path.parent for path in contents}:
+        sync(folder)
+
+
+def sync_all(handles):
+    """Files that are written first and synced then reach the disk together."""
+    while handles:
+        os.fsync(handles[-1])
+        os.close(handles.pop())
 
 
 def copy(source, path):

@@ -34,6 +34,7 @@ LIST_LIFETIME = 7 * DAY
 # Clocks of boxes differ.
 BACKDATED = 300
 RSA_BITS_MIN = 2048
+NAME_LENGTH_MAX = 64  # RFC 5280, ub-common-name
 # What a certificate can be for.
 CLIENT, SERVER = "client", "server"
 USAGES = {CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER: ExtendedKeyUsageOID.SERVER_AUTH}
@@ -130,24 +131,21 @@ class Authority:
         With HOSTS it is one of a server, and else one of a client, whose common name is what boxes and servers know it by.
         """
         names.name(name)
-        valid = [known for known in self.all() if known.name == name and known.state == VALID]
-        if valid and not again:
+        # With AGAIN, who issues many need not read all that were issued.
+        valid = [] if again else [known for known in self.all() if known.name == name and known.state == VALID]
+        if valid:
             raise Failure(f"{name} has a certificate until {moments.text(valid[0].until)}: --again issues another one")
         key = new_key() if request is None else None
         public = key.public_key() if key else asked_key(request, name)
-        if outlives(lifetime, self.certificate):
-            until = moments.text(self.certificate.not_valid_after_utc)
-            raise Failure(f"the issuing authority is good until {until}: renew it first (`ledge-platform ca renew`)")
-        builder = builder_of(common_name(name), self.certificate.subject, public, lifetime)
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        builder = with_keys(builder, public, self.certificate.public_key())
-        builder = builder.add_extension(usage(digital_signature=True), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[SERVER if hosts else CLIENT]]), critical=False)
-        if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
-        signed = builder.sign(self.key, hashes.SHA256())
-        files.write(self.issued / f"{signed.serial_number:x}.pem", pem(signed))
+        signed = self.issuer().certify(name, public, lifetime, hosts)
+        files.write(self.issued_file(signed), pem(signed))
         return pem(signed) + pem(self.certificate), key and keys.pem_of(key, None)
+
+    def issuer(self):
+        return Issuer(self.certificate, self.key)
+
+    def issued_file(self, signed):
+        return self.issued / f"{signed.serial_number:x}.pem"
 
     def all(self):
         """What was issued, by name and then by time."""
@@ -186,6 +184,26 @@ class Authority:
         files.write(self.list_file, pem(builder.sign(self.key, hashes.SHA256())) + self.root_list.read_bytes())
 
 
+class Issuer:
+    """The issuing authority with its key: signs certificates, which count once they are in `issued`."""
+
+    def __init__(self, certificate, key):
+        self.certificate, self.key = certificate, key
+
+    def certify(self, name, public, lifetime=LIFETIMES["certificate"], hosts=()):
+        if outlives(lifetime, self.certificate):
+            until = moments.text(self.certificate.not_valid_after_utc)
+            raise Failure(f"the issuing authority is good until {until}: renew it first (`ledge-platform ca renew`)")
+        builder = builder_of(common_name(name), self.certificate.subject, public, lifetime)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = with_keys(builder, public, self.certificate.public_key())
+        builder = builder.add_extension(usage(digital_signature=True), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[SERVER if hosts else CLIENT]]), critical=False)
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
 VALID, REVOKED, EXPIRED = "valid", "revoked", "expired"
 
 
@@ -206,6 +224,8 @@ def outlives(lifetime, certificate):
 
 
 def common_name(name):
+    if len(name) > NAME_LENGTH_MAX:
+        raise Failure(f"{name}: the name in a certificate has {NAME_LENGTH_MAX} characters at most")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -256,12 +276,12 @@ def asked_key(request, name):
     """The key of a request for this name. Whatever else the request asks for is let go."""
     try:
         asked = x509.load_pem_x509_csr(request)
-        signed, public = asked.is_signature_valid, asked.public_key()
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        signed, public, subject = asked.is_signature_valid, asked.public_key(), asked.subject
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         raise Failure("that is no request for a certificate in PEM (PKCS #10)") from None
     if not signed:
         raise Failure("the request is not signed by its own key")
-    asked_names = [attribute.value for attribute in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    asked_names = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if asked_names != [name]:
         raise Failure(f"the request is for {', '.join(asked_names) or 'nobody'}, and not for {name}")
     is_strong = isinstance(public, ed25519.Ed25519PublicKey) or isinstance(public, rsa.RSAPublicKey) and public.key_size >= RSA_BITS_MIN
