@@ -32,7 +32,7 @@ impl Platform {
     /// A new one, with nothing in it.
     pub fn new() -> Self {
         let platform = Self { folder: tempfile::tempdir().unwrap(), environment: Vec::new() };
-        platform.run(&["init"], &["--encrypt", "none"]);
+        platform.run(&["repository", "init"], &["--encrypt", "none"]);
         platform
     }
 

@@ -26,12 +26,14 @@ from . import (
     watching,
 )
 from .audit import verbs as audit
+from .boxes import verbs as boxes
 from .broker import Broker
 from .certificates import verbs as certificates
 from .errors import DONE, FAILED, REFUSED, Failure
 from .packages import openpgp
 from .packages import verbs as packages
 from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
+from .site import verbs as site
 
 NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
 
@@ -66,7 +68,7 @@ def told(public, line):
 
 # --- the repository and its keys ---
 
-def init(given):
+def repository_init(given):
     offline = given.offline_keys or given.keys
     repository, ring = ceremony.init(
         given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires)
@@ -452,7 +454,7 @@ def page_verb(given):
 
 
 VERBS = {
-    "init": init,
+    "repository init": repository_init,
     "catalogue": catalogue,
     "key list": key_list,
     "key generate": key_generate,
@@ -481,8 +483,10 @@ VERBS = {
     "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
+    **boxes.VERBS,
     **certificates.VERBS,
     **packages.VERBS,
+    **site.VERBS,
     **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 

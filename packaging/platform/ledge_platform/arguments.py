@@ -5,9 +5,11 @@ import textwrap
 from pathlib import Path
 
 from . import catalogues, ceremony, manifest, moments, names, waves
+from .boxes import inviting
 from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import ROLES
+from .site.layout import EXISTING, OWN
 
 EPILOG = """\
 keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A
@@ -23,6 +25,7 @@ box, or somebody with its key, signed two histories), 3 gap (records are missing
 0 all whole
 """
 ANYWHERE = "FOLDER|s3://BUCKET/PREFIX|https://..."
+SERVED_BY = (OWN, EXISTING)
 STATE = Path("/var/lib/ledge-platform/audit")
 
 
@@ -120,12 +123,14 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB")
-    init(verbs)
+    site(verbs)
+    repository(verbs)
     for kind in names.FOLDERS:
         releases(verbs, kind)
     catalogue(verbs)
     package(verbs)
     authority(verbs)
+    boxes(verbs)
     rollout(verbs)
     roles(verbs)
     outward(verbs)
@@ -144,8 +149,46 @@ def verb(verbs, name, text, signs=False, repository=True, **more):
     return added
 
 
-def init(verbs):
-    add = verb(verbs, "init", "make a repository and its keys").add_argument
+def root_option(add):
+    add("--root", type=Path, default=Path("/"), metavar="DIR", help="all folders of the platform are below it, for a trial (/)")
+
+
+def site(verbs):
+    making = verb(
+        verbs, "init", "make a platform on this machine, or what is missing of it", repository=False,
+        epilog="Run again, it finishes what was interrupted, and says what it found. To change something later, change "
+        "/etc/ledge-platform/platform.toml and run it again.",
+    )
+    add = making.add_argument
+    add("name", type=checked(names.name), metavar="NAME", help="of the platform and its certificate authority")
+    add("--domain", required=True, metavar="DOMAIN", help="the name by which boxes reach this machine")
+    root_option(add)
+    add("--offline-keys", type=Path, metavar="DIR",
+        help="where keys go that are not kept on this machine, such as a stick (default: /etc/ledge-platform/offline-keys)")
+    add("--plain", action="store_true", help="put offline keys under no passphrase, for a trial")
+    add("--region", metavar="WORD", help="what boxes call the place of this machine in their configuration (eu)")
+    add("--address", action="append", default=[], metavar="HOST", help="another name or address of the servers; as often as needed")
+    add("--https-port", type=int, metavar="N", help="of nginx (443)")
+    add("--mqtt-port", type=int, metavar="N", help="of the broker (8883)")
+    add("--web-server", choices=SERVED_BY, help="an nginx of its own, or one that you have: then include the file that is written (own)")
+    brokers = making.add_mutually_exclusive_group()
+    brokers.add_argument("--broker-server", choices=SERVED_BY, help="likewise for mosquitto (own)")
+    brokers.add_argument("--broker", metavar="mqtts://HOST[:PORT]", help="a broker on another machine")
+    add("--ca", type=Path, metavar="FOLDER",
+        help="certificates of an authority that you have, instead of one of its own: server.pem, server.key, platform.pem, "
+        "platform.key, clients.pem (the authorities of clients), root.pem, and crl.pem if there is one")
+
+    for group, text in (("certificates", "renew the certificates of the platform's own servers when it is time, as a timer does"),
+                        ("servers", "let nginx and the broker read what changed, as a timer does")):
+        actions = verbs.add_parser(group, help=text).add_subparsers(dest="action", required=True, metavar="ACTION")
+        root_option(verb(actions, "refresh", text, repository=False).add_argument)
+
+
+def repository(verbs):
+    group = verbs.add_parser("repository", help="the signed files that boxes fetch").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    add = verb(group, "init", "make a repository and its keys").add_argument
     add("--keys", type=Path, required=True, metavar="DIR", help="where the online keys go: snapshot, timestamp, fleet")
     add(
         "--offline-keys",
@@ -322,6 +365,45 @@ def lifetime_of_authority(text):
     if of not in ("root", "issuing"):
         raise Failure(f"{text!r}: write root=DURATION or issuing=DURATION, like issuing=365d")
     return of, moments.duration(value)
+
+
+def boxes(verbs):
+    group = verbs.add_parser("box", help="boxes join, renew their certificates, and leave").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    a_box = checked(lambda text: names.name(text, "box"))
+
+    def added(name, text):
+        result = verb(group, name, text, repository=False)
+        result.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="below which the platform lies (/)")
+        return result.add_argument
+
+    add = added("add", "make a join file for each box, or one for a batch of boxes")
+    add("names", nargs="*", type=a_box, metavar="NAME", help="its device id, and the common name of its certificate")
+    add("--csv", type=Path, metavar="FILE", help="boxes with the columns name, fleet and group, which its first line names")
+    add("--batch", type=a_box, metavar="NAME", help="one join file for many boxes, each of which says its name")
+    add("--count", type=int, metavar="N", help="how many boxes can join by the batch (default: as many as --names has)")
+    add("--names", dest="listed", type=Path, metavar="FILE",
+        help="the names of the batch, one a line: others are refused. Without it, each box waits for `box approve`")
+    add("--valid", type=checked(moments.duration), default=inviting.VALID_S, metavar="DURATION",
+        help=f"how long the join files are good for ({moments.spoken(inviting.VALID_S)})")
+    add("--fleet", type=checked(names.name), metavar="FLEET", help="that the boxes join (default: that of the box's settings)")
+    add("--group", type=checked(names.name), metavar="GROUP", help="of the fleet")
+    add("--settings", type=Path, metavar="SETTINGS.toml", help="settings that each box starts with, as for `configuration add`")
+    add("--out", type=Path, default=Path("."), metavar="DIR", help="where NAME.join goes (here); it is secret until it is used")
+    add("--again", action="store_true", help="replace open invitations: their join files are worth nothing then")
+
+    add = added("answer", "decide on the requests of boxes; the timer does it every minute")
+    add("--quiet", action="store_true", help="say only what was refused")
+    add = added("list", "all boxes and what needs a look")
+    add("--json", action="store_true")
+    for name, text in (("approve", "let boxes join that wait for it"), ("reject", "refuse boxes that wait for approval")):
+        add = added(name, text)
+        add("name", nargs="?", type=a_box, metavar="NAME")
+        add("--all", action="store_true", help="all that wait")
+        add("--key", metavar="DIGITS", help="the request with this key, as `box list` shows it")
+    added("revoke", "revoke all certificates of a box")("name", type=a_box, metavar="NAME")
+    added("forget", "revoke a box that is no more, and free its name")("name", type=a_box, metavar="NAME")
 
 
 def authority(verbs):

@@ -12,6 +12,13 @@ from .errors import Failure
 
 MODEL_FILES = ("model.onnx", "model.xml", "model.tflite")
 SETTINGS, RUNTIMES = "settings.toml", ("onnxruntime", "openvino")
+# Keys that a release may set, and sections of which it may set every key, as `src/updates/configuration.rs` has them.
+SETTABLE = (
+    "serving.max_queue_size", "serving.default_timeout_ms", "serving.batch_windows", "response_cache.max_bytes",
+    "quota.max_rate_per_principal", "quota.burst", "quota.max_concurrent_per_principal", "mqtt.bindings",
+    "mqtt.report_interval_s", "features.cache_mb", "features.snapshot_mb", "features.keep_expired_h",
+    "updates.poll_interval_s", "updates.max_bytes_per_s",
+)
 MOST_JSON = 65_536  # of an accuracy report: all boxes fetch it with the metadata
 
 
@@ -245,12 +252,29 @@ def replaced(value, flat):
 def settings(path):
     """A file of settings, under the name by which boxes look for it."""
     try:
-        tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failure(f"{path}: {error}") from None
+    foreign = unsettable(found)
+    if foreign:
+        raise Failure(f"{path} sets {', '.join(foreign)}: no platform sets that; it can set {', '.join(SETTABLE)}")
     return {SETTINGS: Path(path)}
+
+
+def unsettable(table, above=""):
+    """The keys of settings that boxes would refuse."""
+    found = []
+    for key, value in table.items():
+        path = above + key
+        if "." not in key and path in SETTABLE:
+            continue
+        if "." not in key and isinstance(value, dict) and any(settable.startswith(path + ".") for settable in SETTABLE):
+            found += unsettable(value, path + ".")
+        else:
+            found.append(path)
+    return found
 
 
 def libraries(path):

@@ -151,7 +151,7 @@ class Kit(Verbs):
         self.agreement_measured = compared
         compared.start()
         self.addCleanup(compared.stop)
-        self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
+        self.done("repository", "init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
 
     def accepted(self):
         """Asserts that python-tuf's client takes the repository, and returns what `verify` says."""

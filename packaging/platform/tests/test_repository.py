@@ -61,7 +61,7 @@ class Repositories(Kit):
         offline = ("--keys", self.online, "--keys", self.offline)
         for words, reason in weak.items():
             with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE": words}):
-                self.failed(reason, "init", self.folder / "new", "--keys", self.folder / "a")
+                self.failed(reason, "repository", "init", self.folder / "new", "--keys", self.folder / "a")
                 self.failed(reason, "key", "generate", "carla", "--keys", self.folder / "a")
             with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE_MODELS_2": words}):
                 self.failed(reason, "key", "rotate", self.repo, "models", *offline)
@@ -69,7 +69,7 @@ class Repositories(Kit):
                 self.failed(reason, "key", "passphrase", "models", "--keys", self.offline)
         # The weak one is not the first that `init` asks for.
         with mock.patch.dict(os.environ, {"LEDGE_PLATFORM_PASSPHRASE_MODELS": "x"}):
-            self.failed("has 1 characters", "init", self.folder / "new", "--keys", self.folder / "a")
+            self.failed("has 1 characters", "repository", "init", self.folder / "new", "--keys", self.folder / "a")
         self.assertFalse((self.folder / "a").exists() or (self.folder / "new").exists())
         self.done("renew", self.repo, "models", *offline)
 
@@ -100,8 +100,8 @@ class Repositories(Kit):
         self.accepted()
 
     def test_nothing_is_overwritten(self):
-        self.failed("is a repository already", "init", self.repo, "--keys", self.folder / "other")
-        self.failed("a key is never overwritten", "init", self.folder / "second", "--keys", self.online)
+        self.failed("is a repository already", "repository", "init", self.repo, "--keys", self.folder / "other")
+        self.failed("a key is never overwritten", "repository", "init", self.folder / "second", "--keys", self.online)
 
     def test_a_missing_key_is_named_and_nothing_is_written(self):
         before = sorted(self.repo.rglob("*"))
@@ -234,6 +234,7 @@ class Repositories(Kit):
     def test_lifetimes_are_kept_from_version_to_version(self):
         repo = self.folder / "short"
         self.done(
+            "repository",
             "init",
             repo,
             "--keys",

@@ -111,11 +111,11 @@ class Store:
         self.folder = folder
 
     @contextmanager
-    def locked(self):
-        """One run at a time: a cron line and a person may meet."""
+    def locked(self, wait=True):
+        """One run at a time: a cron line and a person may meet. Without WAIT a BlockingIOError says that one is going on."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.folder / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
 
     def path(self, device):
@@ -147,21 +147,31 @@ class Store:
         return box
 
     def save(self, box):
-        files.write(self.path(box.device), json.dumps(box.to_json(), indent=1).encode() + b"\n", 0o600)
+        files.write(self.path(box.device), self.content(box), 0o600)
+
+    @staticmethod
+    def content(box):
+        return json.dumps(box.to_json(), indent=1).encode() + b"\n"
 
     def enroll(self, device, text, replace=False):
         """Pins a key. Returns the change, in a word."""
+        box = self.pinned(device, text, replace)
+        if box is None:
+            return "already enrolled"
+        self.save(box)
+        return "enrolled with another key" if box.replaced else "enrolled"
+
+    def pinned(self, device, text, replace=False):
+        """The state of a box with this key pinned; None if it is pinned already."""
         key, box = VerifierKey.of(device, text), self.load(device)
         now = moments.text(moments.now())
         if box is None:
-            self.save(Box(device, key, now))
-            return "enrolled"
+            return Box(device, key, now)
         if box.key == key:
-            return "already enrolled"
+            return None
         if not replace:
             raise Refused(f"{device} has another key than the one that is pinned ({box.key}): if its owner says why, "
                           "--replace pins the new one")
         box.replaced.append({"key": str(box.key), "until": now})
         box.key, box.enrolled = key, now
-        self.save(box)
-        return "enrolled with another key"
+        return box

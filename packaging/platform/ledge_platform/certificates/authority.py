@@ -8,6 +8,7 @@ certificate of it has the same key, so that one list has all that it ever revoke
     issuing.pem, issuing.key
     root.crl.pem                 of issuing authorities; signed by the root
     crl.pem                      both lists of revoked certificates, its own first, for nginx and mosquitto
+    revoked                      changes when certificates are revoked: open connections must end then
     issued/SERIAL.pem            each certificate that was issued
 """
 import contextlib
@@ -33,6 +34,7 @@ LIST_LIFETIME = 7 * DAY
 # Clocks of boxes differ.
 BACKDATED = 300
 RSA_BITS_MIN = 2048
+NAME_LENGTH_MAX = 64  # RFC 5280, ub-common-name
 # What a certificate can be for.
 CLIENT, SERVER = "client", "server"
 USAGES = {CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER: ExtendedKeyUsageOID.SERVER_AUTH}
@@ -41,27 +43,32 @@ USAGES = {CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER: ExtendedKeyUsageOID.S
 def init(folder, offline_folder, name, lifetimes, encrypt=True):
     """Makes both authorities, and an empty list of revoked certificates."""
     authority = Authority(folder)
-    if authority.root_file.exists():
+    if authority.root_file.exists() and not authority.unfinished:
         raise Failure(f"{folder} has a certificate authority already")
     key_file = offline_folder / f"{ROOT}.key"
-    if key_file.exists():
-        raise Failure(f"{key_file} is there already; a key is never overwritten")
     words = keys.new_passphrase(ROOT) if encrypt else None
     lifetimes = {**LIFETIMES, **lifetimes}
-    root_key, issuing_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    wanted = {key_file: words, authority.key_file: None}
+    root_key, issuing_key = (
+        keys.resumed_or_new(file, words, new_key, authority.unfinished) for file, words in wanted.items())
+    authority.unfinished.begin(map(keys.identity, (root_key, issuing_key)))
+    for (file, words), key in zip(wanted.items(), (root_key, issuing_key)):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not file.exists():
+            files.write(file, keys.pem_of(key, words), 0o600)
     subject = common_name(f"{name} root")
     builder = builder_of(subject, subject, root_key.public_key(), lifetimes["root"])
     root = as_authority(builder, root_key.public_key(), root_key.public_key(), 1).sign(root_key, hashes.SHA256())
-    offline_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write(key_file, keys.pem_of(root_key, words), 0o600)
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write(authority.key_file, keys.pem_of(issuing_key, None), 0o600)
     with authority.locked():
         authority.certify_issuing(root, root_key, common_name(f"{name} issuing"), lifetimes["issuing"])
         authority.write_list([])
-        # Last, since it tells that all is there.
         files.write(authority.root_file, pem(root))
+        authority.unfinished.end()
     return authority
+
+
+def new_key():
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 class Authority:
@@ -72,12 +79,15 @@ class Authority:
         self.root_file, self.file = self.folder / "root.pem", self.folder / "issuing.pem"
         self.key_file, self.issued = self.folder / "issuing.key", self.folder / "issued"
         self.root_list, self.list_file = self.folder / "root.crl.pem", self.folder / "crl.pem"
+        self.revoked_file, self.unfinished = self.folder / "revoked", files.Unfinished(self.folder)
 
     @classmethod
     def open(cls, folder):
         authority = cls(folder)
         if not authority.root_file.is_file():
             raise Failure(f"{folder} has no certificate authority: `ledge-platform ca init` makes one")
+        if authority.unfinished:
+            raise Failure(f"{folder} is not finished: run the command that made it again")
         return authority
 
     @contextlib.contextmanager
@@ -121,24 +131,21 @@ class Authority:
         With HOSTS it is one of a server, and else one of a client, whose common name is what boxes and servers know it by.
         """
         names.name(name)
-        valid = [known for known in self.all() if known.name == name and known.state == VALID]
-        if valid and not again:
+        # With AGAIN, who issues many need not read all that were issued.
+        valid = [] if again else [known for known in self.all() if known.name == name and known.state == VALID]
+        if valid:
             raise Failure(f"{name} has a certificate until {moments.text(valid[0].until)}: --again issues another one")
-        key = ec.generate_private_key(ec.SECP256R1()) if request is None else None
+        key = new_key() if request is None else None
         public = key.public_key() if key else asked_key(request, name)
-        if outlives(lifetime, self.certificate):
-            until = moments.text(self.certificate.not_valid_after_utc)
-            raise Failure(f"the issuing authority is good until {until}: renew it first (`ledge-platform ca renew`)")
-        builder = builder_of(common_name(name), self.certificate.subject, public, lifetime)
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        builder = with_keys(builder, public, self.certificate.public_key())
-        builder = builder.add_extension(usage(digital_signature=True), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[SERVER if hosts else CLIENT]]), critical=False)
-        if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
-        signed = builder.sign(self.key, hashes.SHA256())
-        files.write(self.issued / f"{signed.serial_number:x}.pem", pem(signed))
+        signed = self.issuer().certify(name, public, lifetime, hosts)
+        files.write(self.issued_file(signed), pem(signed))
         return pem(signed) + pem(self.certificate), key and keys.pem_of(key, None)
+
+    def issuer(self):
+        return Issuer(self.certificate, self.key)
+
+    def issued_file(self, signed):
+        return self.issued / f"{signed.serial_number:x}.pem"
 
     def all(self):
         """What was issued, by name and then by time."""
@@ -157,6 +164,8 @@ class Authority:
             for issued in fresh
         ]
         self.write_list([*self.revoked(), *entries])
+        # Written after the list: whoever sees it changed ends open connections, and reads the list for new ones.
+        files.write(self.revoked_file, f"{what} {moments.text(moments.now())} {len(entries)}\n".encode())
         return fresh
 
     def revoked(self):
@@ -173,6 +182,26 @@ class Authority:
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
         files.write(self.list_file, pem(builder.sign(self.key, hashes.SHA256())) + self.root_list.read_bytes())
+
+
+class Issuer:
+    """The issuing authority with its key: signs certificates, which count once they are in `issued`."""
+
+    def __init__(self, certificate, key):
+        self.certificate, self.key = certificate, key
+
+    def certify(self, name, public, lifetime=LIFETIMES["certificate"], hosts=()):
+        if outlives(lifetime, self.certificate):
+            until = moments.text(self.certificate.not_valid_after_utc)
+            raise Failure(f"the issuing authority is good until {until}: renew it first (`ledge-platform ca renew`)")
+        builder = builder_of(common_name(name), self.certificate.subject, public, lifetime)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = with_keys(builder, public, self.certificate.public_key())
+        builder = builder.add_extension(usage(digital_signature=True), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[SERVER if hosts else CLIENT]]), critical=False)
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
 
 
 VALID, REVOKED, EXPIRED = "valid", "revoked", "expired"
@@ -195,6 +224,8 @@ def outlives(lifetime, certificate):
 
 
 def common_name(name):
+    if len(name) > NAME_LENGTH_MAX:
+        raise Failure(f"{name}: the name in a certificate has {NAME_LENGTH_MAX} characters at most")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -245,12 +276,12 @@ def asked_key(request, name):
     """The key of a request for this name. Whatever else the request asks for is let go."""
     try:
         asked = x509.load_pem_x509_csr(request)
-        signed, public = asked.is_signature_valid, asked.public_key()
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        signed, public, subject = asked.is_signature_valid, asked.public_key(), asked.subject
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         raise Failure("that is no request for a certificate in PEM (PKCS #10)") from None
     if not signed:
         raise Failure("the request is not signed by its own key")
-    asked_names = [attribute.value for attribute in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    asked_names = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if asked_names != [name]:
         raise Failure(f"the request is for {', '.join(asked_names) or 'nobody'}, and not for {name}")
     is_strong = isinstance(public, ed25519.Ed25519PublicKey) or isinstance(public, rsa.RSAPublicKey) and public.key_size >= RSA_BITS_MIN
