@@ -1,12 +1,14 @@
 //! What a server says when it refuses the certificate of this box.
 
 /// The words of a server, and the advice. The first are those of `OpenSSL` in nginx's `$ssl_client_verify`, which
-/// `packaging/platform/examples/nginx.conf` answers, and the last those of nginx's own pages for status 400.
+/// the nginx of `ledge-platform init` answers, and the last those of nginx's own pages for status 400.
 const REFUSALS: &[(&str, &str)] = &[
     ("certificate revoked", ": the certificate of this box is revoked"),
     ("certificate has expired", ": the certificate of this box has expired"),
     ("certificate is not yet valid", ": the certificate of this box is not valid yet: is one of the two clocks wrong?"),
     ("CRL has expired", ": its list of revoked certificates has expired: the platform must sign it again"),
+    // nginx names the last error that OpenSSL met: a foreign authority has no list there.
+    ("unable to get certificate CRL", ": the certificate of this box is of an authority that it does not know"),
     ("issuer certificate", ": the certificate of this box is of an authority that it does not know"),
     ("self-signed certificate", ": the certificate of this box is of an authority that it does not know"),
     (
@@ -36,6 +38,7 @@ mod tests {
         for (body, told) in [
             ("FAILED:certificate revoked", "is revoked"),
             ("FAILED:unable to get local issuer certificate", "authority that it does not know"),
+            ("FAILED:unable to get certificate CRL", "authority that it does not know"),
             ("<html><head><title>400 The SSL certificate error</title></head>", "refuses the certificate"),
             ("<title>400 No required SSL certificate was sent</title>", "wants a client certificate"),
             ("\u{fffd}", "does it speak HTTPS"),

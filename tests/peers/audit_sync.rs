@@ -132,37 +132,37 @@ fn assert_copied(there: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, 
     assert!(there.keys().all(|path| expected.contains_key(path) || path.contains(".p/")), "{:?}", there.keys());
 }
 
-/// nginx as `packaging/platform/examples/nginx.conf` has it, in a folder.
+/// nginx as `ledge-platform init` configures it, in a folder.
 pub fn nginx(folder: &Path, authority: &Authority) -> Server {
     let server = authority.issue("127.0.0.1");
-    write(&folder.join("tls/fleet-ca.pem"), authority.pem().as_bytes());
+    write(&folder.join("tls/clients.pem"), authority.pem().as_bytes());
     write(&folder.join("tls/server.pem"), server.certificate.as_bytes());
     write(&folder.join("tls/server.key"), server.key.as_bytes());
-    std::fs::create_dir_all(folder.join("boxes")).unwrap();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/platform/examples/nginx.conf");
+    for served in ["boxes", "ledge-join"] {
+        std::fs::create_dir_all(folder.join(served)).unwrap();
+    }
+    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/platform/ledge_platform/site/templates");
+    let template = |name: &str| std::fs::read_to_string(templates.join(name)).unwrap();
     let (port, at) = (free_port(), folder.display());
-    let mut text = std::fs::read_to_string(example).unwrap();
-    for (documented, here) in [
-        ("listen 443 ssl;", format!("listen 127.0.0.1:{port} ssl;")),
-        ("user www-data;\n", String::new()),
+    let mut text = template("nginx.conf").replace("@SITE@", &template("nginx-site.conf"));
+    for (in_template, here) in [
+        ("@LISTEN@", format!("listen 127.0.0.1:{port} ssl;")),
+        ("user @USER@;\n", String::new()),
+        ("@DOMAIN@", "127.0.0.1".to_owned()),
+        ("@CRL@", String::new()),
         // The tests upload in a second what boxes do in a day.
         ("rate=5r/s", "rate=1000r/s".to_owned()),
-        ("/etc/ledge-platform/tls", format!("{at}/tls")),
-        ("/srv/ledge-boxes", format!("{at}/boxes")),
-        ("/var/log/nginx", at.to_string()),
-        ("/run/nginx.pid", format!("{at}/pid")),
-        (
-            "http {\n",
-            format!(
-                "http {{\nproxy_temp_path {at};\nfastcgi_temp_path {at};\nuwsgi_temp_path {at};\nscgi_temp_path {at};\n\
-                 client_body_temp_path {at};\n"
-            ),
-        ),
+        ("@TLS@", format!("{at}/tls")),
+        ("@SRV@/ledge-boxes", format!("{at}/boxes")),
+        ("@SRV@", at.to_string()),
+        ("@RUN@", at.to_string()),
+        ("@ACCESS_LOG@", format!("{at}/access.log")),
+        ("error_log stderr", format!("error_log {at}/error.log")),
     ] {
-        assert!(text.contains(documented), "{documented}");
-        text = text.replace(documented, &here);
+        assert!(text.contains(in_template), "{in_template}");
+        text = text.replace(in_template, &here);
     }
-    write(&folder.join("nginx.conf"), format!("daemon off;\nmaster_process off;\n{text}").as_bytes());
+    write(&folder.join("nginx.conf"), format!("master_process off;\n{text}").as_bytes());
     start_nginx(folder, port)
 }
 

@@ -33,6 +33,7 @@ from .errors import DONE, FAILED, REFUSED, Failure
 from .packages import openpgp
 from .packages import verbs as packages
 from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
+from .site import verbs as site
 
 NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
 
@@ -485,6 +486,7 @@ VERBS = {
     **boxes.VERBS,
     **certificates.VERBS,
     **packages.VERBS,
+    **site.VERBS,
     **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 

@@ -9,6 +9,7 @@ from .boxes import inviting
 from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import ROLES
+from .site.layout import EXISTING, OWN
 
 EPILOG = """\
 keys: a verb that signs says which keys it needs; name the folders that have them with --keys, as often as needed. A
@@ -24,6 +25,7 @@ box, or somebody with its key, signed two histories), 3 gap (records are missing
 0 all whole
 """
 ANYWHERE = "FOLDER|s3://BUCKET/PREFIX|https://..."
+SERVED_BY = (OWN, EXISTING)
 STATE = Path("/var/lib/ledge-platform/audit")
 
 
@@ -121,6 +123,7 @@ def parser():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB")
+    site(verbs)
     repository(verbs)
     for kind in names.FOLDERS:
         releases(verbs, kind)
@@ -144,6 +147,41 @@ def verb(verbs, name, text, signs=False, repository=True, **more):
             "--keys", action="append", default=[], type=Path, metavar="DIR", help=f"a folder of keys ({signs})"
         )
     return added
+
+
+def root_option(add):
+    add("--root", type=Path, default=Path("/"), metavar="DIR", help="all folders of the platform are below it, for a trial (/)")
+
+
+def site(verbs):
+    making = verb(
+        verbs, "init", "make a platform on this machine, or what is missing of it", repository=False,
+        epilog="Run again, it finishes what was interrupted, and says what it found. To change something later, change "
+        "/etc/ledge-platform/platform.toml and run it again.",
+    )
+    add = making.add_argument
+    add("name", type=checked(names.name), metavar="NAME", help="of the platform and its certificate authority")
+    add("--domain", required=True, metavar="DOMAIN", help="the name by which boxes reach this machine")
+    root_option(add)
+    add("--offline-keys", type=Path, metavar="DIR",
+        help="where keys go that are not kept on this machine, such as a stick (default: /etc/ledge-platform/offline-keys)")
+    add("--plain", action="store_true", help="put offline keys under no passphrase, for a trial")
+    add("--region", metavar="WORD", help="what boxes call the place of this machine in their configuration (eu)")
+    add("--address", action="append", default=[], metavar="HOST", help="another name or address of the servers; as often as needed")
+    add("--https-port", type=int, metavar="N", help="of nginx (443)")
+    add("--mqtt-port", type=int, metavar="N", help="of the broker (8883)")
+    add("--web-server", choices=SERVED_BY, help="an nginx of its own, or one that you have: then include the file that is written (own)")
+    brokers = making.add_mutually_exclusive_group()
+    brokers.add_argument("--broker-server", choices=SERVED_BY, help="likewise for mosquitto (own)")
+    brokers.add_argument("--broker", metavar="mqtts://HOST[:PORT]", help="a broker on another machine")
+    add("--ca", type=Path, metavar="FOLDER",
+        help="certificates of an authority that you have, instead of one of its own: server.pem, server.key, platform.pem, "
+        "platform.key, clients.pem (the authorities of clients), root.pem, and crl.pem if there is one")
+
+    for group, text in (("certificates", "renew the certificates of the platform's own servers when it is time, as a timer does"),
+                        ("servers", "let nginx and the broker read what changed, as a timer does")):
+        actions = verbs.add_parser(group, help=text).add_subparsers(dest="action", required=True, metavar="ACTION")
+        root_option(verb(actions, "refresh", text, repository=False).add_argument)
 
 
 def repository(verbs):

@@ -1,7 +1,9 @@
 """Making a repository, and replacing its keys."""
 import re
+import shutil
 from copy import deepcopy
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tuf.api.exceptions import RepositoryError, UnsignedMetadataError
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization.json import JSONSerializer
@@ -27,7 +29,7 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     if not 1 <= root_threshold <= root_keys:
         raise Failure(f"of {root_keys} root keys, {root_threshold} cannot have to sign")
     repository = Repository(folder)
-    if repository.metadata.exists():
+    if repository.metadata.exists() and not repository.unfinished:
         raise Failure(f"{folder} is a repository already")
     # All passphrases before the first key: a refused one leaves no half of a ring.
     wanted = []
@@ -37,9 +39,16 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
         encrypted = encrypt == "all" or encrypt == "offline" and offline
         for name in [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [role]:
             wanted.append((role, where, name, keys.new_passphrase(name) if encrypted else None))
+    private = {
+        name: keys.resumed_or_new(where / f"{name}.pem", words, Ed25519PrivateKey.generate, repository.unfinished)
+        for _, where, name, words in wanted
+    }
+    repository.unfinished.begin(map(keys.identity, private.values()))
+    # Nobody has fetched what a killed run signed.
+    shutil.rmtree(repository.metadata, ignore_errors=True)
     made = {role: [] for role in ROLES}
     for role, where, name, words in wanted:
-        made[role].append(keys.generate(where, name, words))
+        made[role].append(keys.write_pair(where, name, private[name], words))
     ring = keys.KeyRing({ring_folder: None, offline_folder: None})
     lifetimes = {**LIFETIMES, **lifetimes}
 
@@ -79,6 +88,7 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     timestamp.snapshot_meta = repository.meta_file("snapshot")
     timestamp.unrecognized_fields[SIGNED_AT] = moments.text(moments.now())
     write("timestamp", Metadata(timestamp))
+    repository.unfinished.end()
     return repository, ring
 
 

@@ -16,8 +16,11 @@ LONGEST_KEY = 65_536
 OPEN_MAX = 200
 
 
-def write(path, content, mode=0o644):
-    """A new file in place of an old one, on the disk before it has its name."""
+def write(path, content, mode=0o644, owner=None):
+    """A new file in place of an old one, on the disk before it has its name.
+
+    OWNER is (user id, group id): they have it before anybody else could read it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(prefix=".new-", dir=path.parent)
     try:
@@ -25,6 +28,8 @@ def write(path, content, mode=0o644):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if owner:
+            os.chown(scratch, *owner)
         os.chmod(scratch, mode)
         os.replace(scratch, path)
     except BaseException:
@@ -94,6 +99,30 @@ def link(source, path):
         pass
     except OSError:
         copy(source, path)
+
+
+class Unfinished:
+    """A mark in a folder that something is being made in it, so that a run after a kill or a power cut finishes it.
+
+    It is written before the first key, and names all keys of the run: the next run uses those, and no others that it
+    finds in the same place.
+    """
+
+    def __init__(self, folder):
+        self.file = folder / ".unfinished"
+
+    def __bool__(self):
+        return self.file.exists()
+
+    def keys(self):
+        return set(self.file.read_text().split()) if self else set()
+
+    def begin(self, identities):
+        write(self.file, "".join(f"{identity}\n" for identity in identities).encode())
+
+    def end(self):
+        self.file.unlink(missing_ok=True)
+        sync(self.file.parent)
 
 
 def sync(folder):

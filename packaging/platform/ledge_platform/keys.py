@@ -5,6 +5,7 @@ halves may lie in any of the folders that `--keys` names: on this machine, on a 
 ceremony.
 """
 import getpass
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -79,11 +80,42 @@ def generate(folder, key_name, words=None):
     for path in (private_file, public_file):
         if path.exists():
             raise Failure(f"{path} is there already; a key is never overwritten")
-    private = Ed25519PrivateKey.generate()
+    return write_pair(folder, key_name, Ed25519PrivateKey.generate(), words)
+
+
+def write_pair(folder, key_name, private, words):
+    """Writes the half that is missing, the private one first, and returns the public one."""
+    private_file = folder / f"{key_name}.pem"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write(private_file, pem_of(private, words), 0o600)
-    files.write(public_file, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    if not private_file.exists():
+        files.write(private_file, pem_of(private, words), 0o600)
+    files.write(
+        folder / f"{key_name}.pub.pem", private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return SSlibKey.from_crypto(private.public_key())
+
+
+def resumed_or_new(path, words, generate_private, unfinished):
+    """The key that a run which was killed wrote to PATH, else a new one, which is not written yet."""
+    if not path.exists():
+        return generate_private()
+    if unfinished:
+        private = opened(path, words)
+        if identity(private) in unfinished.keys():
+            return private
+    raise Failure(f"{path} is there already; a key is never overwritten")
+
+
+def identity(private):
+    public = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(public).hexdigest()
+
+
+def opened(path, words):
+    """A private key, by the passphrase that is known already."""
+    try:
+        return load_pem_private_key(content_of(path), words)
+    except (TypeError, ValueError):
+        raise Failure(f"{path} is of a run that was killed, and cannot be opened: give the same passphrase again") from None
 
 
 def pem_of(private, words):

@@ -30,6 +30,7 @@ class Repository:
     def __init__(self, folder):
         self.folder = folder
         self.metadata, self.targets, self.staged = folder / "metadata", folder / "targets", folder / "staged"
+        self.unfinished = files.Unfinished(folder)
 
     @classmethod
     def open(cls, folder):
@@ -38,6 +39,8 @@ class Repository:
             raise Failure(
                 f"{folder} is no repository (it has no metadata/1.root.json): make one with `ledge-platform repository init`"
             )
+        if repository.unfinished:
+            raise Failure(f"{folder} is not finished: run the command that made it again")
         return repository
 
     @contextmanager

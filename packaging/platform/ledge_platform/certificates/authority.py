@@ -8,6 +8,7 @@ certificate of it has the same key, so that one list has all that it ever revoke
     issuing.pem, issuing.key
     root.crl.pem                 of issuing authorities; signed by the root
     crl.pem                      both lists of revoked certificates, its own first, for nginx and mosquitto
+    revoked                      changes when certificates are revoked: open connections must end then
     issued/SERIAL.pem            each certificate that was issued
 """
 import contextlib
@@ -42,27 +43,32 @@ USAGES = {CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER: ExtendedKeyUsageOID.S
 def init(folder, offline_folder, name, lifetimes, encrypt=True):
     """Makes both authorities, and an empty list of revoked certificates."""
     authority = Authority(folder)
-    if authority.root_file.exists():
+    if authority.root_file.exists() and not authority.unfinished:
         raise Failure(f"{folder} has a certificate authority already")
     key_file = offline_folder / f"{ROOT}.key"
-    if key_file.exists():
-        raise Failure(f"{key_file} is there already; a key is never overwritten")
     words = keys.new_passphrase(ROOT) if encrypt else None
     lifetimes = {**LIFETIMES, **lifetimes}
-    root_key, issuing_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    wanted = {key_file: words, authority.key_file: None}
+    root_key, issuing_key = (
+        keys.resumed_or_new(file, words, new_key, authority.unfinished) for file, words in wanted.items())
+    authority.unfinished.begin(map(keys.identity, (root_key, issuing_key)))
+    for (file, words), key in zip(wanted.items(), (root_key, issuing_key)):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not file.exists():
+            files.write(file, keys.pem_of(key, words), 0o600)
     subject = common_name(f"{name} root")
     builder = builder_of(subject, subject, root_key.public_key(), lifetimes["root"])
     root = as_authority(builder, root_key.public_key(), root_key.public_key(), 1).sign(root_key, hashes.SHA256())
-    offline_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write(key_file, keys.pem_of(root_key, words), 0o600)
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write(authority.key_file, keys.pem_of(issuing_key, None), 0o600)
     with authority.locked():
         authority.certify_issuing(root, root_key, common_name(f"{name} issuing"), lifetimes["issuing"])
         authority.write_list([])
-        # Last, since it tells that all is there.
         files.write(authority.root_file, pem(root))
+        authority.unfinished.end()
     return authority
+
+
+def new_key():
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 class Authority:
@@ -73,12 +79,15 @@ class Authority:
         self.root_file, self.file = self.folder / "root.pem", self.folder / "issuing.pem"
         self.key_file, self.issued = self.folder / "issuing.key", self.folder / "issued"
         self.root_list, self.list_file = self.folder / "root.crl.pem", self.folder / "crl.pem"
+        self.revoked_file, self.unfinished = self.folder / "revoked", files.Unfinished(self.folder)
 
     @classmethod
     def open(cls, folder):
         authority = cls(folder)
         if not authority.root_file.is_file():
             raise Failure(f"{folder} has no certificate authority: `ledge-platform ca init` makes one")
+        if authority.unfinished:
+            raise Failure(f"{folder} is not finished: run the command that made it again")
         return authority
 
     @contextlib.contextmanager
@@ -126,7 +135,7 @@ class Authority:
         valid = [] if again else [known for known in self.all() if known.name == name and known.state == VALID]
         if valid:
             raise Failure(f"{name} has a certificate until {moments.text(valid[0].until)}: --again issues another one")
-        key = ec.generate_private_key(ec.SECP256R1()) if request is None else None
+        key = new_key() if request is None else None
         public = key.public_key() if key else asked_key(request, name)
         signed = self.issuer().certify(name, public, lifetime, hosts)
         files.write(self.issued_file(signed), pem(signed))
@@ -155,6 +164,8 @@ class Authority:
             for issued in fresh
         ]
         self.write_list([*self.revoked(), *entries])
+        # Written after the list: whoever sees it changed ends open connections, and reads the list for new ones.
+        files.write(self.revoked_file, f"{what} {moments.text(moments.now())} {len(entries)}\n".encode())
         return fresh
 
     def revoked(self):

@@ -45,12 +45,19 @@ class Layout:
         self.box_audit, self.box_incoming, self.box_full = (
             self.box_files / part for part in ("audit", "incoming", "full"))
         self.join = srv / "ledge-join"
-        # A folder in `requests` for each inbox, mode 2770: nginx writes to it and the platform removes from it.
+        # A folder in `requests` for each inbox, with mode 770: nginx writes to it and the platform removes from it.
         self.requests, self.answers, self.join_incoming = (
             self.join / part for part in ("requests", "answers", "incoming"))
         self.audit_state, self.boxes, self.site_state = var / "audit", var / "boxes", var / "site"
         self.broker_state = self.root / "var/lib/ledge-platform-broker"
-        self.units = self.root / "etc/systemd/system"
+        self.units, self.run = self.root / "etc/systemd/system", self.root / "run/ledge-platform-web"
+        # Where offline keys go unless somebody says otherwise; `doctor` asks to move them away.
+        self.offline = etc / "offline-keys"
+
+    @property
+    def is_trial(self):
+        """Below another root everything belongs to whoever made it, and nothing is started."""
+        return self.root != Path("/")
 
     @classmethod
     def open(cls, root="/"):

@@ -1,0 +1,149 @@
+"""`ledge-platform init`: everything that a platform needs, each part only where it is missing.
+
+A run that was killed is run again: platform.toml is the first file, and every later step finds what is there.
+"""
+import os
+import shlex
+from pathlib import Path
+
+from .. import ceremony, files
+from ..certificates import authority
+from ..certificates.authority import Authority
+from ..errors import Failure
+from ..repository import Repository
+from . import certificates, configuration, folders, machine, servers, units
+from .layout import EXISTING, OWN, Layout
+from .written import Written
+
+# What an authority of the administrator brings, and where it goes.
+BROUGHT = ("server.pem", "server.key", "platform.pem", "platform.key", "clients.pem")
+BROUGHT_TO_CA = ("root.pem", "crl.pem")
+
+
+def begun(root, settings):
+    """The layout by platform.toml, which is written from SETTINGS if there is none, and whether it was found."""
+    layout = Layout(root)
+    if layout.config_file.exists():
+        layout = Layout.open(root)
+        found = {"name": layout.name, "domain": layout.domain, "https_port": layout.https_port, "mqtt_port": layout.mqtt_port,
+                 "region": layout.region, "addresses": list(layout.addresses), "web_server": layout.web_server,
+                 "broker": layout.broker, "ca": layout.ca_kind}
+        for key, value in settings.items():
+            if found[key] != value:
+                raise Failure(f"{layout.config_file} says {key} = {found[key]!r}: change it there, and run `init` again without that option")
+        return layout, True
+    layout.take(settings)
+    return layout, False
+
+
+def make(layout, found, offline, plain, brought, tell):
+    """Every step. TELL prints a line."""
+    if not layout.is_trial and os.geteuid() != 0:
+        raise Failure("run it as root, or with --root DIR for a trial below a folder of your own")
+    for server, program in ((layout.web_server, "nginx"), (layout.broker, "mosquitto")):
+        if server == OWN:
+            machine.program(program)
+    for line in machine.make_user(layout):
+        tell(line)
+    users = machine.Users(layout)
+    if not found:
+        files.write(layout.config_file, layout.settings().encode())
+    tell(f"{'found' if found else 'wrote'} {layout.config_file}")
+    for line in folders.make(layout, users):
+        tell(line)
+    made_offline = [*repository(layout, offline, plain, tell), *own_authority(layout, offline, plain, tell)]
+    for line in folders.hand_over(layout, users):
+        tell(line)
+    left = []
+    if layout.ca_kind == OWN:
+        for line in certificates.ensure(layout, users):
+            tell(line)
+    else:
+        left += take_certificates(layout, users, brought, tell)
+    left += configure(layout, users, tell)
+    for line in [] if left and layout.ca_kind != OWN else start(layout):
+        tell(line)
+    return made_offline, left
+
+
+def repository(layout, offline, plain, tell):
+    there = Repository(layout.repository)
+    if there.newest("root") and not there.unfinished:
+        tell(f"found the repository {layout.repository}")
+        return []
+    ceremony.init(layout.repository, layout.keys, offline, 3, 2, "none" if plain else "offline", {})
+    tell(f"made the repository {layout.repository}, its online keys in {layout.keys} and its offline keys in {offline}")
+    return [offline]
+
+
+def own_authority(layout, offline, plain, tell):
+    if layout.ca_kind != OWN:
+        return []
+    there = Authority(layout.ca)
+    if there.root_file.exists() and not there.unfinished:
+        tell(f"found the certificate authority {layout.ca}")
+        return []
+    authority.init(layout.ca, offline, layout.name, {}, not plain)
+    tell(f"made the certificate authority {layout.ca}, the key of its root in {offline}")
+    return [offline]
+
+
+def take_certificates(layout, users, brought, tell):
+    """Copies what another authority issued. Returns what is missing."""
+    readers = {"server.key": "broker", "platform.key": "platform"}
+    for names, folder in ((BROUGHT, layout.tls), (BROUGHT_TO_CA, layout.ca)):
+        for name in names:
+            source, place = brought and brought / name, folder / name
+            if source and source.exists() and (not place.exists() or place.read_bytes() != source.read_bytes()):
+                owner = users.ids("root", readers.get(name, "root"))
+                files.write(place, source.read_bytes(), 0o640 if name in readers else 0o644, owner)
+                tell(f"copied {place}")
+    missing = [layout.tls / name for name in BROUGHT if not (layout.tls / name).exists()]
+    missing += [path for path in [layout.ca / "root.pem"] if not path.exists()]
+    return [f"put {path} there, by your authority: `init {layout.name} --domain {layout.domain} --ca FOLDER` copies it"
+            for path in missing]
+
+
+def configure(layout, users, tell):
+    """Writes the files of nginx, mosquitto and systemd. Returns what is left to do by hand."""
+    written, left = Written(layout), []
+    tell(written.put(layout.nginx_conf, configuration.nginx(layout, users)))
+    if layout.web_server == EXISTING:
+        left.append(f"write `include {layout.nginx_conf};` into the block http of your nginx, and reload it")
+        left.append(f"let your nginx write to {layout.box_files} and {layout.join}, as the user {users.web}")
+    tell(written.put(layout.acl, configuration.acl()))
+    if "://" in layout.broker:
+        left.append(f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")
+    else:
+        tell(written.put(layout.mosquitto_conf, configuration.mosquitto(layout, users)))
+    if layout.broker == EXISTING:
+        left.append(f"`ln -s {layout.mosquitto_conf} /etc/mosquitto/conf.d/ledge-platform.conf`, and restart mosquitto")
+    lines = [written.put(layout.units / name, text) for name, text in units.texts(layout, users).items()]
+    written.save()
+    for line in lines:
+        if not line.startswith(("found", "wrote /")):
+            tell(line)
+    tell(f"{len(lines)} systemd units are in {layout.units}")
+    return left
+
+
+def start(layout):
+    """Starts what is not running where systemd is. Returns lines to print."""
+    if machine.has_systemd(layout):
+        systemctl = machine.program("systemctl")
+        machine.must_run(systemctl, "daemon-reload")
+        wanted = units.started(layout)
+        stopped = [unit for unit in wanted if machine.run(systemctl, "is-active", "--quiet", unit)[0]]
+        servers.remember(layout)
+        machine.must_run(systemctl, "enable", "--now", "--quiet", *wanted)
+        return [f"started {unit}" for unit in stopped] or [f"found {len(wanted)} units running"]
+    lines = []
+    if layout.web_server == OWN:
+        lines.append(f"  {shlex.join([machine.program('nginx'), '-e', 'stderr', '-c', str(layout.nginx_conf)])}")
+    if layout.broker == OWN:
+        lines.append(f"  {shlex.join([machine.program('mosquitto'), '-c', str(layout.mosquitto_conf)])}")
+    return ["systemd does not run here: start the servers by hand", *lines] if lines else []
+
+
+def offline_folder(layout, given):
+    return Path(given).absolute() if given else layout.offline

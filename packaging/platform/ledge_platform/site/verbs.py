@@ -1,0 +1,40 @@
+"""`init`, `doctor`, `backup`, `restore`, and what the timers of a platform run as root."""
+from ..certificates import authority
+from ..errors import DONE, REFUSED
+from . import certificates, machine, making, servers
+from .layout import EXISTING, OWN, Layout
+
+
+def init(given):
+    settings = {"name": given.name, "domain": given.domain}
+    optional = {"https_port": given.https_port, "mqtt_port": given.mqtt_port, "region": given.region,
+                "addresses": given.address, "web_server": given.web_server, "broker": given.broker or given.broker_server,
+                "ca": EXISTING if given.ca else None}
+    settings.update({key: value for key, value in optional.items() if value not in (None, [])})
+    layout, found = making.begun(given.root, settings)
+    offline = making.offline_folder(layout, given.offline_keys)
+    made, left = making.make(layout, found, offline, given.plain, given.ca, print)
+    if made:
+        print(f"offline keys: move {offline} away from this machine, root1 to root3 to different places, and delete it here")
+    for number, line in enumerate(left, 1):
+        print(f"left to do, {number}: {line}")
+    root = layout.ca / "root.pem"
+    if root.exists():
+        print(f"fingerprint of the root certificate: {certificates.fingerprint(authority.certificate_of(root))}")
+    here = f" --root {layout.root}" if layout.is_trial else ""
+    print(f"next: `ledge-platform doctor{here}`, then `ledge-platform box add NAME{here}`")
+    return REFUSED if left and layout.ca_kind != OWN else DONE
+
+
+def certificates_refresh(given):
+    layout = Layout.open(given.root)
+    for line in certificates.ensure(layout, machine.Users(layout)):
+        print(line)
+
+
+def servers_refresh(given):
+    for line in servers.refresh(Layout.open(given.root)):
+        print(line)
+
+
+VERBS = {"init": init, "certificates refresh": certificates_refresh, "servers refresh": servers_refresh}
