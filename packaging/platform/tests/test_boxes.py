@@ -93,7 +93,7 @@ class Ways(Joining):
         self.assertNotEqual(box.serial, first)
         self.assertEqual(self.platform.waiting_files(), [])
         self.assertIn(box.own, [path.name for path in self.layout.requests.iterdir()])
-        self.assertEqual(self.layout.requests.joinpath(box.own).stat().st_mode & 0o7777, 0o2770)
+        self.assertEqual(self.layout.requests.joinpath(box.own).stat().st_mode & 0o777, 0o770)
 
     def test_the_same_request_gets_the_same_answer(self):
         box = self.invited("shop-7")

@@ -21,7 +21,8 @@ from . import requests
 FILES_MAX = 16
 # The files of an inbox that one run lists at all.
 LISTED_MAX = 50_000
-MODE = 0o2770
+# The web server writes to it by the group, which the folder above gives it.
+MODE = 0o770
 FILE = re.compile(r"([0-9a-f]{64})\.json")
 # What nginx writes while it copies a request from another disk.
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.json\.[0-9]{10}")
