@@ -400,6 +400,20 @@ class Attacks(Joining):
                 for path in self.folder.glob("*.join"):
                     path.unlink()
 
+    def test_a_certificate_that_the_authority_revoked_is_not_renewed(self):
+        box = self.member("shop-7")
+        clone = box.copy()
+        box.ask()
+        self.box("answer")
+        box.take()
+        clone.ask()
+        self.box("answer")
+        self.done("ca", "revoke", self.layout.ca, "shop-7")
+        self.box("approve", "shop-7")
+        self.assertEqual(clone.take(), "refused")
+        box.pending = new_key()
+        self.denied("is revoked", box, box.renew_request())
+
     def test_a_revoked_box_with_a_request_in_its_inbox(self):
         box = self.member("shop-7")
         box.ask()
@@ -435,6 +449,10 @@ class Attacks(Joining):
                 (box.join_request(csr="-----BEGIN CERTIFICATE REQUEST-----\n"), "PKCS #10"),
                 (box.join_request(inbox="../" + "a" * 29), "its inbox is"), (box.join_request(box=["shop-7"]), "its box is no text")):
             self.denied(says, box, content, answered=False)
+        padded = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"x" * 6_000)
+        padded = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).add_extension(padded, False)
+        padded = padded.sign(box.key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+        self.denied("more than 4096 bytes", box, box.join_request(csr=padded), answered=False)
         weak = rsa.generate_private_key(65537, 2048)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop-7")])
         csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(weak, hashes.SHA256()).public_bytes(Encoding.PEM).decode()

@@ -94,7 +94,7 @@ def look_at_membership(tell, row, device):
     if row is None:
         return
     if row.state == REVOKED and device is not None and device.online:
-        tell(MEMBER, FAIL, "it is revoked, and connected to the broker", "restart the broker, which then reads the list of revoked certificates")
+        tell(MEMBER, FAIL, "it is revoked, and connected to the broker", "`ledge-platform servers refresh` ends its connection")
     elif row.needs_a_look:
         tell(MEMBER, WARN, row.note)
     elif row.state == JOINED and device is None:
