@@ -5,9 +5,9 @@ import os
 import random
 import secrets
 import socket
-import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -498,6 +498,29 @@ class Attacks(Joining):
         self.box("answer")
         self.assertEqual([path.name for path in self.layout.requests.iterdir()], [box.own])
         self.assertNotIn("\n", "".join(self.reasons()))
+
+    def test_folders_too_deep_to_be_removed_in_one_way_or_for_want_of_rights(self):
+        box = self.invited("shop-7")
+        inbox = self.layout.requests / box.address
+        with contextlib.chdir(inbox):
+            for _ in range(2_000):
+                os.mkdir("d")
+                os.chdir("d")
+        self.box("answer")
+        self.assertEqual(list(inbox.iterdir()), [])
+        (inbox / "foreign").write_text("{}")
+        box.ask()
+        unlink = os.unlink
+
+        def denied(name, *arguments, **named):
+            if name == "foreign":
+                raise PermissionError(13, "Permission denied", name)
+            return unlink(name, *arguments, **named)
+
+        with mock.patch("os.unlink", denied):
+            for _ in range(2):
+                self.assertIn("'foreign' cannot be removed (Permission denied)", self.box("answer"))
+        self.assertEqual(box.take(), "issued")
 
     def test_a_box_that_fills_its_inbox_keeps_nobody_waiting(self):
         others = [self.invited(f"shop-{number}") for number in range(5)]
