@@ -44,6 +44,7 @@ use ledge_mqtt::config::MqttConfig;
 use ledge_part::section::ConfigSection;
 use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
+use ledge_updates::upgrade::config::UpgradesConfig;
 use serde::{Deserialize, Serialize};
 
 pub use sources::{ConfigCheckResult, ConfigSources, LoadedConfig, ValueOrigin};
@@ -108,6 +109,7 @@ pub struct Config {
     pub inbox: InboxesConfig,
     pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
+    pub upgrades: UpgradesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,
     pub shutdown: ShutdownConfig,
@@ -185,6 +187,7 @@ impl Config {
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
         config.features.views = "/etc/ledge/feature_views.d".into();
         config.updates.root_file = "/etc/ledge/root.json".into();
+        config.upgrades.path = "/var/lib/ledge-upgrade".into();
         config.catalogue.root_file = "/etc/ledge/catalogue-root.json".into();
         config.catalogue.publisher_file = "/usr/share/ledge/publisher.toml".into();
         config.resolve(Path::new(PACKAGED_ROOT));

@@ -34,7 +34,8 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.program()
         packaging, configs = self.checkout / "packaging", self.checkout / "configs"
-        copy(self.checkout / "systemd" / "ledge.service", self.base / "usr/lib/systemd/system/ledge.service")
+        for unit in (self.checkout / "systemd").iterdir():
+            copy(unit, self.base / "usr/lib/systemd/system" / unit.name)
         copy(packaging / "ledge.sysusers", self.base / "usr/lib/sysusers.d/ledge.conf")
         copy(packaging / "ledge.tmpfiles", self.base / "usr/lib/tmpfiles.d/ledge.conf")
         # A file below /etc belongs to the owner after the installation. Therefore it never changes, or dpkg would ask

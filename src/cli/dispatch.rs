@@ -3,7 +3,7 @@
 use super::verbs::{Cli, Command};
 use super::{
     Exit, Output, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls,
-    top, tune, update,
+    top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -22,6 +22,7 @@ impl Cli {
             Command::Tls(args) => tls::run(globals, &args, out),
             Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Join(args) => join::run(globals, &args, out),
+            Command::Upgrade(args) => upgrade::run(globals, &args, out),
             Command::Keys(args) => keys::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),

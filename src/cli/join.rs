@@ -20,6 +20,7 @@ use ledge_membership::join_file::{Invitation, JoinFile};
 use ledge_updates::configuration;
 use zeroize::Zeroizing;
 
+use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
 use crate::config::Config;
 
@@ -87,7 +88,7 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     prepared.commit()?;
     writeln!(out, "the settings are in {}", config.membership.path.display())?;
     match unit {
-        Some(unit) => unit.apply(&joined, out)?,
+        Some(unit) => unit.apply(&joined, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?,
         None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
     }
     if args.wait == 0 {
@@ -116,7 +117,7 @@ fn name(invitation: &Invitation, given: Option<&DeviceName>) -> anyhow::Result<D
 }
 
 fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Result<()> {
-    let Invitation { platform, updates, broker, audit, fleet, settings, expires, .. } = &file.invitation;
+    let Invitation { platform, updates, broker, audit, fleet, settings, expires, packages, .. } = &file.invitation;
     let line = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let fleet = fleet.as_ref().map(ToString::to_string);
     writeln!(out, "platform     {platform}")?;
@@ -127,6 +128,7 @@ fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Resul
     writeln!(out, "audit log    {}", line(audit))?;
     writeln!(out, "fleet        {}", fleet.unwrap_or_else(|| "default".to_owned()))?;
     writeln!(out, "settings     {}", if settings.is_some() { "yes" } else { "none" })?;
+    writeln!(out, "upgrades     {}", if *packages { "the platform upgrades Ledge itself" } else { "none" })?;
     writeln!(out, "good until   {expires}")?;
     Ok(())
 }
@@ -183,8 +185,9 @@ impl ServiceUnit {
         (is_packaged && has_systemd && is_root).then(|| Self { membership: config.membership.path.clone() })
     }
 
-    /// Opens the unit to the platform, and starts the service again.
-    fn apply(&self, config: &Config, out: &mut Output) -> anyhow::Result<()> {
+    /// Opens the unit to the platform, and starts the service again. With root metadata in `upgrades`, root's service takes
+    /// packages of that platform.
+    fn apply(&self, config: &Config, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
         let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
         let mut text = config::drop_in(config, &[], &resolver)?;
         if config.membership.key_file.is_some() {
@@ -201,7 +204,20 @@ impl ServiceUnit {
         let written =
             path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, text.as_bytes()));
         written.with_context(|| DROP_IN.to_owned())?;
-        for arguments in [&["daemon-reload"][..], &["restart", "ledge.service"]] {
+        let trusted = Config::packaged().upgrades.path.join(ROOT_FILE);
+        match upgrades {
+            Some(root) => {
+                let written = trusted.parent().map_or(Ok(()), durable::create_folder);
+                written.and_then(|()| durable::replace(&trusted, root.as_bytes()))
+            }
+            // The packages of another platform are not taken any more.
+            None if trusted.exists() => std::fs::remove_file(&trusted),
+            None => Ok(()),
+        }
+        .with_context(|| trusted.display().to_string())?;
+        let first = ["--no-block", "start", "ledge-upgrade.path", "ledge-upgrade.service"];
+        let commands: [&[&str]; 3] = [&["daemon-reload"], &["restart", "ledge.service"], &first];
+        for arguments in commands.into_iter().take(if upgrades.is_some() { 3 } else { 2 }) {
             let ended = Command::new("systemctl").args(arguments).status().context("systemctl cannot be started")?;
             ensure!(ended.success(), "systemctl {} failed: see journalctl -u ledge", arguments.join(" "));
         }

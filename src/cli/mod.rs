@@ -30,6 +30,7 @@ pub mod tls;
 pub mod top;
 pub mod tune;
 pub mod update;
+pub mod upgrade;
 mod verbs;
 
 use clap::Parser;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use super::{
     GlobalArgs, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top,
-    tune, update,
+    tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -70,6 +70,13 @@ pub enum Command {
     Mqtt(mqtt::MqttArgs),
     /// Show and control signed updates.
     Update(update::UpdateArgs),
+    /// Install the package of Ledge that the platform ordered, and go back if it is not healthy.
+    ///
+    /// Run by ledge-upgrade.service as root, when the daemon has copied an order. Everything is verified again: the
+    /// package must be signed by the platform's offline role, named by a rollout, and newer than the installed one. It
+    /// stays when the service is ready, all models answer, and the audit log is whole; else the package before is
+    /// installed again.
+    Upgrade(upgrade::UpgradeArgs),
     /// Make this box a member of a platform, with a join file.
     ///
     /// Checks the join file and shows the fingerprint of the platform, which you compare with the one that the platform

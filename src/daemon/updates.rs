@@ -21,8 +21,9 @@ use ledge_updates::part::UpdatesPart;
 use ledge_updates::platform::Platform;
 use ledge_updates::preflight::PreflightSettings;
 use ledge_updates::rollout::manifest_file::ManifestFile;
-use ledge_updates::rollout::poller::{DECIDE_INTERVAL, Poller, TufPlatform};
+use ledge_updates::rollout::poller::{self, DECIDE_INTERVAL, Poller, TufPlatform};
 use ledge_updates::source::RepositorySource;
+use ledge_updates::upgrade::courier::UpgradeCourier;
 use ledge_updates::updater::{self, UpdateBootState, Updater, UpdaterParts};
 use tokio::sync::oneshot;
 
@@ -94,7 +95,7 @@ impl PreparedUpdates {
         let (Some((updates, inbox)), Some(prepared)) = (self.channel, self.prepared) else { return };
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
         let preflight = preflight_settings(config, repository, sealer, children);
-        let config = &config.updates;
+        let (config, upgrades) = (&config.updates, config.upgrades.clone());
         let Some(source) = RepositorySource::configured(config, egress) else { return };
         let platform = Platform::new(config.path.clone(), config.root_file.clone(), audit.clone(), source.clone());
         let parts = UpdaterParts {
@@ -107,6 +108,7 @@ impl PreparedUpdates {
             shutdown: shutdown.clone(),
         };
 
+        let packages = inbox.desired_packages.clone();
         let (orders, checks) = inbox.split();
         let (other, egress) = (config.clone(), egress.clone());
         let connect = move |address: &RepositoryAddress| source_at(address, &other, &egress);
@@ -122,6 +124,16 @@ impl PreparedUpdates {
             random: backoff::random,
         };
 
+        let courier = UpgradeCourier {
+            config: upgrades,
+            updates_path: config.path.clone(),
+            fleet: poller::fleet(device),
+            platform: poller.client.platform.clone(),
+            limits: DownloadLimits::new(config),
+            updates: poller.updates.clone(),
+            desired: packages,
+        };
+
         let (ready, stop) = (readiness.clone(), shutdown.clone());
         let (ended, end) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
@@ -131,7 +143,13 @@ impl PreparedUpdates {
                     () = ready.wait() => {}
                     () = stop.requested() => return,
                 }
-                let _ = tokio::join!(Updater::new(prepared, parts).run(orders), poller.run(stop.clone()));
+                let courier = async {
+                    tokio::select! {
+                        () = courier.run() => {}
+                        () = stop.requested() => {}
+                    }
+                };
+                let _ = tokio::join!(Updater::new(prepared, parts).run(orders), poller.run(stop.clone()), courier);
             });
             // The receiver may have been dropped at the end of the grace period.
             let _ = ended.send(());

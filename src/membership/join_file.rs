@@ -71,6 +71,9 @@ pub struct Invitation {
     pub group: Option<DeviceName>,
     /// Settings in TOML, from the closed set of signed settings.
     pub settings: Option<String>,
+    /// Whether the platform upgrades Ledge itself.
+    #[serde(default)]
+    pub packages: bool,
 }
 
 impl Drop for Invitation {

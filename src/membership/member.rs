@@ -43,6 +43,9 @@ const REFUSAL_PAUSE: Duration = Duration::from_hours(6);
 /// The attempts to fetch an answer after which the request is sent again: the platform may have lost it.
 const ASKED_IN_VAIN_MAX: u32 = 40;
 
+/// The looks for the key of the audit log, a second apart, after which a request goes without it.
+const AUDIT_KEY_LOOKS_MAX: u32 = 30;
+
 /// Reads the key with which the audit log is verified, once it exists.
 pub type AuditKeyReader = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
@@ -56,6 +59,7 @@ pub struct Member {
     /// Attempts to fetch the answer since the request was sent; `None` before it was.
     asked_in_vain: Option<u32>,
     failures: u32,
+    audit_key_looks: u32,
 }
 
 /// The reason why an attempt failed.
@@ -89,13 +93,15 @@ enum NextStep {
     Ask(PendingRequest),
     /// The platform refused this box for good.
     Nothing,
+    /// The audit log, which was not begun yet, will have a key in a moment.
+    Soon,
 }
 
 impl Member {
     /// The member whose membership is in `folder`.
     pub fn new(folder: MembershipFolder, egress: Egress, audit: AuditSink, audit_key: AuditKeyReader) -> Self {
         let status = Arc::new(Mutex::new(folder.status().unwrap_or_default()));
-        Self { folder, egress, audit, audit_key, status, asked_in_vain: None, failures: 0 }
+        Self { folder, egress, audit, audit_key, status, asked_in_vain: None, failures: 0, audit_key_looks: 0 }
     }
 
     /// The result of the last attempt, which changes while [`Self::run`] runs.
@@ -129,6 +135,10 @@ impl Member {
         let Some(membership) = self.folder.membership()? else { return Ok(PAUSE_MAX) };
         match self.next(&membership)? {
             NextStep::Nothing => Ok(PAUSE_MAX),
+            NextStep::Soon => {
+                self.audit_key_looks += 1;
+                Ok(Duration::from_secs(1))
+            }
             NextStep::Wait { until_ms } => {
                 Ok(Duration::from_millis(until_ms.saturating_sub(clock::FLOOR.now_millis())).min(PAUSE_MAX))
             }
@@ -144,6 +154,9 @@ impl Member {
         let audit_key = (self.audit_key)();
         let pending = match &membership.standing {
             Standing::Refused { .. } => return Ok(NextStep::Nothing),
+            Standing::Joining { .. } if audit_key.is_none() && self.audit_key_looks < AUDIT_KEY_LOOKS_MAX => {
+                return Ok(NextStep::Soon);
+            }
             Standing::Joining { invitation, join_file } => {
                 let key = invitation.secret_key()?;
                 let signer = RequestSigner::Invited { key: &key, inbox: &invitation.inbox, join_file };

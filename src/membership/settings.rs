@@ -49,6 +49,9 @@ pub fn compose(
         }
     }
 
+    if invitation.packages {
+        set_in(&mut settings, &["upgrades"], "enable", true);
+    }
     let mut destinations = vec![(invitation.join.at.clone(), vec![EgressContent::CertificateRequest])];
     if let Some(updates) = &invitation.updates {
         destinations.push((web(updates)?.at, vec![EgressContent::Request]));
@@ -63,7 +66,7 @@ pub fn compose(
     }
     if let Some(audit) = &invitation.audit {
         destinations.push((web(audit)?.at, vec![EgressContent::Audit]));
-        set_in(&mut settings, &["audit", "sync"], "url", audit);
+        set_in(&mut settings, &["audit", "sync"], "url", audit.as_str());
         set_tls(&mut settings, &["audit", "sync"], folder);
     }
     let allow = allowed(destinations, invitation.region.as_str());
@@ -115,7 +118,7 @@ fn set(settings: &mut Table, section: &str, key: &str, value: &str) {
 }
 
 /// Sets a key of a section within sections.
-fn set_in(settings: &mut Table, sections: &[&str], key: &str, value: &str) {
+fn set_in(settings: &mut Table, sections: &[&str], key: &str, value: impl Into<Value>) {
     match sections {
         [] => {
             settings.insert(key.to_owned(), value.into());
@@ -133,9 +136,9 @@ fn set_in(settings: &mut Table, sections: &[&str], key: &str, value: &str) {
 fn set_tls(settings: &mut Table, section: &[&str], folder: &MembershipFolder) {
     let identity = folder.identity_file().display().to_string();
     let tls = [section, &["tls"]].concat();
-    set_in(settings, &tls, "ca_file", &folder.ca_file().display().to_string());
-    set_in(settings, &tls, "certificate_file", &identity);
-    set_in(settings, &tls, "key_file", &identity);
+    set_in(settings, &tls, "ca_file", folder.ca_file().display().to_string());
+    set_in(settings, &tls, "certificate_file", identity.as_str());
+    set_in(settings, &tls, "key_file", identity);
 }
 
 /// The keys of all values, such as `serving.max_queue_size`.

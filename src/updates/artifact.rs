@@ -16,11 +16,13 @@ pub enum ArtifactKind {
     Configuration,
     /// The shared libraries of an inference runtime: `runtimes/NAME/VERSION/FILE`.
     Runtime,
+    /// Ledge itself, as packages for the package manager: `packages/NAME/VERSION/FILE`. Only `upgrade/` handles it.
+    Package,
 }
 
 impl ArtifactKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Model, Self::Configuration, Self::Runtime];
+    pub const ALL: [Self; 4] = [Self::Model, Self::Configuration, Self::Runtime, Self::Package];
 
     /// Returns its folder in the repository of targets, and in the update store.
     pub fn folder(self) -> &'static str {
@@ -28,11 +30,12 @@ impl ArtifactKind {
             Self::Model => "models",
             Self::Configuration => "configurations",
             Self::Runtime => "runtimes",
+            Self::Package => "packages",
         }
     }
 }
 
-/// A model, configuration or runtime that is updated as a whole. As text `models/NAME`.
+/// A model, configuration, runtime or package that is updated as a whole. As text `models/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Artifact {
     pub kind: ArtifactKind,
@@ -57,7 +60,7 @@ pub struct FileName(ModelName);
 /// Errors of a text that names no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
-    #[error("{text:?} is not of the form {{models,configurations,runtimes}}/NAME/VERSION/FILE")]
+    #[error("{text:?} is not of the form {{models,configurations,runtimes,packages}}/NAME/VERSION/FILE")]
     Form { text: String },
     #[error(transparent)]
     Name(#[from] InvalidName),

@@ -7,7 +7,7 @@ use ledge_base::principal::Principal;
 use ledge_egress::HostPort;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::artifact::Artifact;
+use super::artifact::{Artifact, ArtifactKind};
 use super::config::RepositoryAddress;
 use super::plan::DesiredStates;
 use super::status::{CheckStatus, UpdatesStatus};
@@ -22,6 +22,7 @@ const QUEUED_CHECKS_MAX: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Updates {
     desired_states: watch::Sender<Option<DesiredStates>>,
+    desired_packages: watch::Sender<Option<DesiredStates>>,
     orders: mpsc::Sender<QueuedAdministratorCommand>,
     checks: mpsc::Sender<PollerCommand>,
     retries: Arc<Notify>,
@@ -35,6 +36,8 @@ pub struct Updates {
 pub struct UpdaterInbox {
     /// The newest desired states of the platform; `None` until they are known.
     pub desired_states: watch::Receiver<Option<DesiredStates>>,
+    /// The same for packages of Ledge itself, which the updater does not handle.
+    pub desired_packages: watch::Receiver<Option<DesiredStates>>,
     pub orders: mpsc::Receiver<QueuedAdministratorCommand>,
     pub checks: mpsc::Receiver<PollerCommand>,
     /// Requests to make delayed attempts now.
@@ -122,22 +125,21 @@ impl Updates {
     /// Makes a handle and its receiving ends. A check of another repository than the platform's may ask `servers`.
     pub fn channel(servers: Vec<HostPort>) -> (Self, UpdaterInbox) {
         let (desired_states, wanted) = watch::channel(None);
+        let (desired_packages, packages) = watch::channel(None);
         let (orders, ordered) = mpsc::channel(QUEUED_ORDERS_MAX);
         let (checks, asked) = mpsc::channel(QUEUED_CHECKS_MAX);
         let retries = Arc::<Notify>::default();
-        let inbox = UpdaterInbox { desired_states: wanted, orders: ordered, checks: asked, retries: retries.clone() };
-        (Self { desired_states, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
+        let inbox = UpdaterInbox { desired_states: wanted, desired_packages: packages, orders: ordered, checks: asked, retries: retries.clone() };
+        (Self { desired_states, desired_packages, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
     }
 
-    /// Sets the desired states of the platform. The updater is woken only when they differ from the last ones.
+    /// Sets the desired states of the platform. The updater is woken only when they differ from the last ones, and so is
+    /// the courier of packages.
     pub fn set_desired_states(&self, desired_states: DesiredStates) {
-        self.desired_states.send_if_modified(|current| {
-            let changed = current.as_ref() != Some(&desired_states);
-            if changed {
-                *current = Some(desired_states);
-            }
-            changed
-        });
+        let is_package = |subject: &Artifact| subject.kind == ArtifactKind::Package;
+        let (packages, others) = desired_states.into_iter().partition(|(subject, _)| is_package(subject));
+        set(&self.desired_states, others);
+        set(&self.desired_packages, packages);
     }
 
     /// Returns the current status of updates.
@@ -235,6 +237,17 @@ pub enum PollerCommandError {
     Unlisted { at: HostPort },
     #[error("{0}")]
     Failed(String),
+}
+
+/// Sets desired states, and wakes their reader when they differ from the last ones.
+fn set(channel: &watch::Sender<Option<DesiredStates>>, desired_states: DesiredStates) {
+    channel.send_if_modified(|current| {
+        let changed = current.as_ref() != Some(&desired_states);
+        if changed {
+            *current = Some(desired_states);
+        }
+        changed
+    });
 }
 
 #[cfg(test)]

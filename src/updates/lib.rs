@@ -2,7 +2,7 @@
 //! One task owns the state. `rollout/` reads the signed rollout manifest, `report/` reports the state of this box.
 //!
 //! Files, in reading order:
-//! * `artifact.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
+//! * `artifact.rs` - a model, configuration, runtime or package that can be updated, and the names of its signed targets
 //! * `package.rs` - the signed description of a release
 //! * `plan.rs` - the desired states of the platform for this box, as plain data
 //! * `state.rs` - the state of one subject, and every step that it can take
@@ -65,6 +65,7 @@
 //! * `rollout/` - the rollout manifest and the checks for a new one; its `mod.rs` has the map
 //! * `report.rs` - the document that reports this box to its platform, over MQTT
 //! * `report/` - its parts: `excerpt.rs` shortens reasons, `updates.rs`, and `audit.rs` with the head of the audit log
+//! * `upgrade/` - upgrades of Ledge itself, with a service of root; its `mod.rs` has the map
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
 //! * `catalogue/` - models that a person adds: the signed list and the download (`mod.rs`), the folders (`folder.rs`),
@@ -75,7 +76,8 @@
 //! * `status_example.rs` - a status for tests
 //!
 //! Invariants:
-//! * Nothing of a release is loaded that the role `models` did not sign, whatever `fleet` states. A target counts
+//! * Nothing of a release is loaded that the role `models` did not sign, and no package is installed that the role
+//!   `packages` did not sign, whatever `fleet` states. A target counts
 //!   only through the one role that must sign it.
 //! * The state is on disk before the box acts on it. One exception: a model falls back to its previous version even
 //!   when the state cannot be written.
@@ -127,6 +129,7 @@ pub mod store;
 pub mod artifact;
 pub mod trust;
 pub mod updater;
+pub mod upgrade;
 
 // Lets `status_example.rs` name its types as other crates do.
 #[cfg(test)]

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::artifact::FileName;
+use super::upgrade::package::ReleasePackages;
 
 /// The only schema that this version reads.
 const SCHEMA: u32 = 1;
@@ -60,6 +61,9 @@ pub struct Package {
     /// The answers on which it agreed with an earlier release, before it was signed.
     #[serde(default)]
     pub agreement: Option<ExpectedAgreement>,
+    /// The packages of Ledge itself, in a release of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<ReleasePackages>,
 }
 
 /// The answers on which a release agreed with an earlier one of the same subject, on inputs of the platform.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use ledge_base::names::{DeviceName, ModelVersion};
 
-use super::artifact::Artifact;
+use super::artifact::{Artifact, ArtifactKind};
+use super::status_report::SubjectReport;
 use super::state::{InstalledRelease, RolloutOutcome, RolloutPhase, SubjectState};
 
 /// The status of updates at one moment.
@@ -17,6 +18,8 @@ pub struct UpdatesStatus {
     pub subjects: BTreeMap<Artifact, SubjectState>,
     /// Reasons why the last attempt at a step failed, in words, until another succeeds.
     pub errors: BTreeMap<Artifact, String>,
+    /// The package of Ledge itself: the courier's part.
+    pub package: Option<SubjectReport>,
     /// Bytes fetched since the start.
     pub fetched_bytes: u64,
     /// Rollbacks since the start, by the name of the cause.
@@ -92,7 +95,8 @@ impl UpdatesStatus {
 
     /// Returns every subject that has a state or a waiting rollout.
     pub fn known(&self) -> impl Iterator<Item = &Artifact> {
-        let waiting = self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject));
+        let is_reported = |subject: &Artifact| subject.kind == ArtifactKind::Package && self.package.is_some();
+        let waiting = self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject) && !is_reported(subject));
         let mut known: Vec<&Artifact> = self.subjects.keys().chain(waiting).collect();
         known.sort_unstable();
         known.into_iter()

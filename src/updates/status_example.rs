@@ -76,6 +76,7 @@ pub fn status() -> UpdatesStatus {
         },
         subjects: [("models/m".parse().unwrap(), state)].into(),
         errors: [("models/m".parse().unwrap(), "disk: no room".to_owned())].into(),
+        package: None,
         fetched_bytes: 1234,
         rollbacks: [("golden", 2)].into(),
     }

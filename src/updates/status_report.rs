@@ -141,7 +141,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
             published: check.published_ms.map(clock::rfc3339),
             roles: check.roles.iter().map(role).collect(),
             fetched_bytes: status.fetched_bytes,
-            subjects: status.known().map(subject).collect(),
+            subjects: status.known().map(subject).chain(status.package.clone()).collect(),
         }
     }
 }
@@ -149,11 +149,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
 impl SubjectReport {
     fn new(subject: &Artifact, state: &SubjectState, waiting: Option<&WaitingRollout>, error: Option<&String>) -> Self {
         let live = state.live();
-        let waiting = waiting.map(|WaitingRollout { rollout, version, reason }| WaitingRolloutReport {
-            rollout: rollout.to_string(),
-            version: version.get(),
-            reason: reason.clone(),
-        });
+        let waiting = waiting.map(WaitingRolloutReport::from);
         Self {
             subject: subject.to_string(),
             version: live.map(|release| release.version.get()),
@@ -166,6 +162,12 @@ impl SubjectReport {
             error: error.cloned().or_else(|| Some(state.trial.as_ref()?.present_fault()?.reason.to_string())),
             last: state.outcome.as_ref().map(Into::into),
         }
+    }
+}
+
+impl From<&WaitingRollout> for WaitingRolloutReport {
+    fn from(WaitingRollout { rollout, version, reason }: &WaitingRollout) -> Self {
+        Self { rollout: rollout.to_string(), version: version.get(), reason: reason.clone() }
     }
 }
 

@@ -291,7 +291,7 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
 
     run(&mut rpm(&["--install", full]));
     // Presets say whether it is enabled, and its administrator starts it.
-    assert_eq!(told(), "--no-reload preset ledge.service\ndaemon-reload\n");
+    assert_eq!(told(), "--no-reload preset ledge.service ledge-upgrade.path ledge-upgrade.service\ndaemon-reload\n");
     let serving = root.serve();
     assert_coffee(&serving);
     furnish(&root, serving);
@@ -325,7 +325,7 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
 
     write(&root.path("/tmp/systemctl"), b"");
     run(&mut rpm(&["--erase", "ledge-slim"]));
-    assert_eq!(told(), "--no-reload disable --now ledge.service\ndaemon-reload\n");
+    assert_eq!(told(), "--no-reload disable --now ledge.service ledge-upgrade.path ledge-upgrade.service\ndaemon-reload\n");
     let after = root.files();
     let is_owners = |path: &&String| {
         ["var/lib/ledge", "var/lib/rpm", "etc/ledge", "run/ledge"].iter().any(|kept| path.starts_with(kept))

@@ -39,6 +39,9 @@ const REFUSALS_MAX: usize = 256;
 /// The role that signs rollout manifests.
 const FLEET_ROLE: &str = "fleet";
 
+/// The role that signs packages of Ledge itself.
+const PACKAGES_ROLE: &str = "packages";
+
 /// The role that signs releases.
 const MODELS_ROLE: &str = "models";
 
@@ -171,12 +174,16 @@ impl TrustedMetadata {
         Ok(())
     }
 
-    /// Finds a target through the role that must sign it: `fleet` for paths below `fleet/`, else `models`. Requires a
-    /// refresh before.
+    /// Finds a target through the role that must sign it: `fleet` for paths below `fleet/`, `packages` for those below
+    /// `packages/`, else `models`. Requires a refresh before.
     pub async fn resolve(&mut self, source: &RepositorySource, path: &str) -> Result<TufTarget, TrustError> {
         self.check_usable()?;
         let Some(current) = self.current.clone() else { return Err(TrustError::NotRefreshed) };
-        let role = if path.starts_with("fleet/") { FLEET_ROLE } else { MODELS_ROLE };
+        let role = match path.split_once('/') {
+            Some(("fleet", _)) => FLEET_ROLE,
+            Some(("packages", _)) => PACKAGES_ROLE,
+            _ => MODELS_ROLE,
+        };
         let (before, about) = (self.versions(), Some(path.to_owned()));
 
         let now = time::timestamp(current.at_ms.saturating_add(time::millis(current.since.elapsed())));
@@ -211,6 +218,15 @@ impl TrustedMetadata {
     pub fn top_level_targets(&self) -> Result<Vec<TufTarget>, TrustError> {
         let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
         let listed = current.set.targets_role("targets").into_iter().flat_map(|targets| &targets.targets);
+        listed.map(|(path, target)| self.target(path, target)).collect()
+    }
+
+    /// Returns the targets below `packages/NAME/` that their role lists. Requires that one of them was resolved before.
+    pub fn packages(&self, name: &str) -> Result<Vec<TufTarget>, TrustError> {
+        let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
+        let below = format!("{PACKAGES_ROLE}/{name}/");
+        let listed = current.set.targets_role(PACKAGES_ROLE).into_iter().flat_map(|targets| &targets.targets);
+        let listed = listed.filter(|(path, _)| path.starts_with(&below));
         listed.map(|(path, target)| self.target(path, target)).collect()
     }
 

@@ -47,6 +47,7 @@ pub(super) fn run_preflight(
                 preflight::run_configuration(&settings, &folder, &package, as_now).await
             }
             ArtifactKind::Runtime => preflight::run_runtime(&settings, &subject.name, &folder, &package, &models).await,
+            ArtifactKind::Package => Ok(()),
         };
 
         tried.map_or_else(stopped, |()| UpdateJobOutcome::Passed)
@@ -76,7 +77,10 @@ pub(super) fn load_candidate(
     match subject.kind {
         ArtifactKind::Model => {}
         // Settings are read when the daemon starts.
-        ArtifactKind::Configuration => return Some(Box::pin(async { UpdateJobOutcome::Passed })),
+        // The poller hands packages to `upgrade/`, and not to the updater.
+        ArtifactKind::Configuration | ArtifactKind::Package => {
+            return Some(Box::pin(async { UpdateJobOutcome::Passed }));
+        }
         ArtifactKind::Runtime => {
             let folder = updater.store.release_folder(subject, &on_trial.release);
             let (repository, name, mark) =

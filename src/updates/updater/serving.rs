@@ -115,6 +115,7 @@ impl Updater {
             ArtifactKind::Model => None,
             // Settings are read when the daemon starts.
             ArtifactKind::Configuration => Some(false),
+            ArtifactKind::Package => Some(true),
             ArtifactKind::Runtime => match self.move_to_library_of(subject, live.as_ref()).await {
                 Ok(()) => Some(true),
                 Err(reason) => {
