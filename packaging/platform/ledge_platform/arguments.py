@@ -178,6 +178,14 @@ def site(verbs):
         help="certificates of an authority that you have, instead of one of its own: server.pem, server.key, platform.pem, "
         "platform.key, clients.pem (the authorities of clients), root.pem, and crl.pem if there is one")
 
+    root_option(verb(verbs, "doctor", "check the platform of this machine, and say what to do", repository=False).add_argument)
+    saving = verb(verbs, "backup", "save all state of the platform, with its online keys, in one tar file", repository=False).add_argument
+    saving("file", type=Path, metavar="FILE", help="which others must not read")
+    saving("--without-logs", action="store_true", help="leave the boxes' audit logs out, which may be large")
+    root_option(saving)
+    bringing = verb(verbs, "restore", "bring a platform back from a backup, onto an empty machine", repository=False).add_argument
+    bringing("file", type=Path, metavar="FILE")
+    root_option(bringing)
     for group, text in (("certificates", "renew the certificates of the platform's own servers when it is time, as a timer does"),
                         ("servers", "let nginx and the broker read what changed, as a timer does")):
         actions = verbs.add_parser(group, help=text).add_subparsers(dest="action", required=True, metavar="ACTION")
