@@ -439,13 +439,13 @@ def hint(given):
 
 def watch_verb(given):
     repository, ring = opened(given)
-    shown = page.Page(given.page, repository, given.state, given.late_after) if given.page else None
+    shown = page.Page(given.page, repository, given.state, given.late_after, given.boxes) if given.page else None
     with connect(given) as broker:
         return watching.run(given, repository, ring, broker, shown)
 
 
 def page_verb(given):
-    shown = page.Page(given.folder, Repository.open(given.repository), given.state, given.late_after)
+    shown = page.Page(given.folder, Repository.open(given.repository), given.state, given.late_after, given.boxes)
     with connect(given) as broker:
         broker.gather()
         boxes = shown.write(broker)

@@ -26,7 +26,7 @@ box, or somebody with its key, signed two histories), 3 gap (records are missing
 """
 ANYWHERE = "FOLDER|s3://BUCKET/PREFIX|https://..."
 SERVED_BY = (OWN, EXISTING)
-STATE = Path("/var/lib/ledge-platform/audit")
+STATE, BOXES = Path("/var/lib/ledge-platform/audit"), Path("/var/lib/ledge-platform/boxes")
 
 
 GUARDS = f"""\
@@ -749,6 +749,7 @@ def shown(added):
     """The options of a fleet page."""
     add = added.add_argument
     add("--state", type=Path, default=STATE, metavar="DIR", help=f"where `audit verify` keeps what it found ({STATE})")
+    add("--boxes", type=Path, default=BOXES, metavar="DIR", help=f"where `box answer` keeps who is a member ({BOXES})")
     add(
         "--late-after",
         type=checked(moments.duration),

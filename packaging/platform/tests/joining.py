@@ -118,7 +118,7 @@ class Box:
         clone.__dict__.update(self.__dict__)
         return clone
 
-    def payload(self, kind, **changes):
+    def payload(self, kind, /, **changes):
         return {
             "version": 1, "kind": kind, "box": self.name, "csr": csr_of(self.name, self.pending), "inbox": self.own,
             "join_file": hashlib.sha256(self.content).hexdigest() if kind == "join" else None, "audit_key": self.audit_key,
@@ -172,7 +172,7 @@ def fill(folder, count, content=b"{}"):
             file.write(content)
 
 
-def forget_clock(path, seconds):
+def age(path, seconds):
     """Makes a file so much older."""
     then = moments.now().timestamp() - seconds
     os.utime(path, (then, then))

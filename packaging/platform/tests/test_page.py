@@ -22,6 +22,8 @@ from ledge_platform import reports, watch, waves
 from ledge_platform.audit.findings import GAP, STALE, Finding
 from ledge_platform.audit.notes import VerifierKey
 from ledge_platform.audit.store import Box, Log, Store
+from ledge_platform.boxes.store import Certificate, Invitation, Member, State
+from ledge_platform.boxes.store import Store as JoinStore
 from ledge_platform.broker import Broker
 from ledge_platform.errors import Failure
 from ledge_platform.page import Page, Watched, boxes, history, rollouts, script
@@ -39,7 +41,7 @@ class Shown(Kit):
 
     def setUp(self):
         super().setUp()
-        self.shown, self.state = self.folder / "page", self.folder / "audit"
+        self.shown, self.state, self.members = self.folder / "page", self.folder / "audit", self.folder / "members"
         self.broker = Broker("mqtt://localhost", clock=mock.Mock(return_value=0.0))
         self.now = NOW
         clock = mock.patch("ledge_platform.moments.now", side_effect=lambda: self.now)
@@ -66,10 +68,60 @@ class Shown(Kit):
         Store(self.state).save(Box(name, VerifierKey.of(name, key), moments.text(NOW), logs=log, findings=list(findings),
                                    verified=moments.text(NOW - timedelta(hours=hours)) if size else None))
 
+    def keep_members(self, **state):
+        JoinStore(self.members).save(State(**state))
+
+    def joined(self, name, days, **fields):
+        begun = moments.text(self.now - timedelta(days=days))
+        until = moments.text(self.now + timedelta(days=90 - days))
+        return name, Member(name, begun, [Certificate("1", name, name, begun, until)], **fields)
+
+    def invited(self, name, days, **fields):
+        begun, ends = (moments.text(self.now + timedelta(days=shift - days)) for shift in (0, 14))
+        return name, Invitation(name, name, "", "", begun, ends, boxes=[name], **fields)
+
     def begin(self, days, *more):
         """The rollout r-42 of version 2, that began so many days ago."""
         self.add(2)
         self.start("r-42", "models/wine/2", "--start", moments.text(self.now - timedelta(days=days)), *more)
+
+
+class Joined(Shown):
+    """What `box list` knows of boxes."""
+
+    def boxes(self):
+        return {box["device"]: box for box in self.write(members_folder=self.members)["boxes"]}
+
+    def findings(self):
+        return {name: [(finding["kind"], finding["text"]) for finding in box["findings"]] for name, box in self.boxes().items()}
+
+    def test_boxes_that_are_expected_or_do_not_renew_are_there(self):
+        self.keep_members(members=dict([self.joined("box-1", 1), self.joined("box-2", 80), self.joined("box-3", 1, fleet="night"),
+                                        self.joined("box-4", 1, state="revoked", since="2026-11-20T00:00:00Z")]),
+                          invitations=dict([self.invited("new", 1), self.invited("late", 20)]))
+        for name in ("box-1", "box-2", "box-4"):
+            self.take(name)
+        self.assertEqual(self.findings(), {
+            "box-1": [], "box-2": [("member", "it has not renewed its certificate, which ends in 10 d")],
+            "box-3": [("seen", "it joined, and has never reported")], "box-4": [("member", "it is revoked, and connected to the broker")],
+            "new": [], "late": [("member", "never came; its join file expired 6 d ago")]})
+        found = self.boxes()
+        self.assertEqual((found["new"]["membership"]["state"], found["box-3"]["fleet"]), ("expected", "night"))
+        self.assertIsNone(self.write()["boxes"][0]["membership"], "no folder was named")
+
+    def test_a_forgotten_box_is_gone_though_the_broker_remembers_it(self):
+        self.take("box-1")
+        self.assertIn("box-1", self.boxes())
+        self.keep_members(forgotten={"box-1": "2026-11-20T00:00:00Z"})
+        self.assertNotIn("box-1", self.boxes())
+        self.keep_members(forgotten={"box-1": "2026-11-20T00:00:00Z"}, members=dict([self.joined("box-1", 1)]))
+        self.assertIn("box-1", self.boxes())
+
+    def test_a_state_that_cannot_be_read_does_not_stop_the_page(self):
+        self.members.mkdir()
+        (self.members / "boxes.json").write_text("{")
+        self.take("box-1")
+        self.assertEqual(self.findings(), {"box-1": []})
 
 
 class Findings(Shown):
@@ -447,6 +499,21 @@ class InChromium(Shown):
             self.write(Watched("default", watch.Policy("wine-7")))
         self.assertEqual(self.broker.complaints, {})
         return fleet
+
+    def test_the_membership_of_a_box_is_shown(self):
+        self.keep_members(members=dict([self.joined("box-1", 80)]), invitations=dict([self.invited("new", 1)]))
+        self.take("box-1")
+        self.write(members_folder=self.members)
+        self.go()
+        self.assertEqual(self.names(), ["box-1", "new"])
+        self.assertEqual(self.browser.texts("#view-boxes tbody td:nth-child(2) .badge"), ["warning", "expected"])
+        self.browser.click("label[for=show-member]")
+        self.assertEqual(self.names(), ["box-1"])
+        self.browser.click("#view-boxes tbody th a")
+        self.browser.wait_for("document.querySelector('#box-title').innerText === 'box-1'")
+        text = self.browser.text("#view-box")
+        for words in ("Membership", "Certificate until", "it has not renewed its certificate, which ends in 10 d"):
+            self.assertIn(words, text)
 
     def test_a_thousand_boxes_are_shown_searched_and_sorted(self):
         self.thousand()

@@ -77,7 +77,7 @@ class Run:
         self.authority = Authority.open(layout.ca)
         self.root = self.authority.root
         self.root_pem = certificates.pem(self.root).decode()
-        self.issuer, self.lines = None, {}
+        self.issuer, self.revoked, self.lines = None, None, {}
 
     def run(self):
         self.open_issuer()
@@ -91,7 +91,7 @@ class Run:
                     self.take(file)
                 self.commit()
         else:
-            self.result.left += len(picked)
+            self.result.left += len(picked) + sum(waiting.approved for waiting in self.state.waiting.values())
         self.commit()
         self.clean_folders()
         self.pay()
@@ -240,6 +240,7 @@ class Run:
         own = member.certificate(request.keyid)
         if own is None:
             raise Failure(f"it names no certificate of {request.box}")
+        self.refuse_revoked(own)
         if not request.is_signed_by_certificate(self.issued(own.serial)):
             raise Failure(f"it is not signed by the key of the certificate {own.serial}")
         ended = moments.parse(own.until)
@@ -256,7 +257,15 @@ class Run:
             raise Failure(f"{member.name} had {RENEWALS_PER_DAY_MAX} certificates within a day")
         self.extend(request, member)
 
+    def refuse_revoked(self, certificate):
+        """`ca revoke` revokes a certificate, too. A renewal must not give back what it took."""
+        if self.revoked is None:
+            self.revoked = {entry.serial_number for entry in self.authority.revoked()}
+        if int(certificate.serial, 16) in self.revoked:
+            raise Failure(f"the certificate {certificate.serial} is revoked")
+
     def wait(self, request, sent_to, reason):
+        """Keeps a request for a person to decide."""
         others = [waiting for waiting in self.state.waiting.values() if waiting.box == request.box]
         if len(others) >= WAITING_PER_NAME_MAX:
             raise Failure(f"{len(others)} other requests for {request.box} wait for approval")
@@ -266,7 +275,7 @@ class Run:
             raise Failure(f"{beside} boxes of the batch {invitation.name} wait for approval, more than it has left")
         self.state.waiting[request.id] = Waiting(
             request.id, request.kind, request.box, sent_to, request.inbox, request.csr.decode(), moments.text(self.now), reason,
-            clean(request.audit_key), clean(request.ledge))
+            request.keyid, clean(request.audit_key), clean(request.ledge))
         self.changed = True
         self.result.waiting.append(request.box)
         self.answer(request.id, "waiting", reason)
@@ -387,6 +396,7 @@ class Run:
                 member = self.state.members.get(waiting.box)
                 if member is None or member.state != MEMBER:
                     raise Failure(f"{waiting.box} is no member any more")
+                self.refuse_revoked(member.certificate(waiting.signed_by))
                 self.refuse_inbox(request, member.name)
                 self.extend(request, member)
             self.state.owed[waiting.id] = None

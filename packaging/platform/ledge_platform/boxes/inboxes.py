@@ -8,7 +8,7 @@ import itertools
 import os
 import random
 import re
-import shutil
+import secrets
 import stat
 import time
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ from . import requests
 FILES_MAX = 16
 # The files of an inbox that one run lists at all.
 LISTED_MAX = 50_000
-MODE = 0o2770
+# The web server writes to it by the group, which the folder above gives it.
+MODE = 0o770
 FILE = re.compile(r"([0-9a-f]{64})\.json")
 # What nginx writes while it copies a request from another disk.
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.json\.[0-9]{10}")
@@ -149,12 +150,11 @@ class Inboxes:
             try:
                 os.unlink(name, dir_fd=handle)
             except IsADirectoryError:
-                shutil.rmtree(name, dir_fd=handle)
+                remove_tree(handle, name)
         except FileNotFoundError:
             pass
-        except (PermissionError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else "its folders are too deep"
-            self.stuck.append(f"{name!r} cannot be removed ({why}): remove it by hand")
+        except PermissionError as error:
+            self.stuck.append(f"{name!r} cannot be removed ({error.strerror}): remove it by hand")
 
     def remove_inbox(self, inbox):
         """Removes the folder of an inbox if it is empty."""
@@ -171,6 +171,26 @@ class Inboxes:
             self.remove_at(handle, name)
         finally:
             os.close(handle)
+
+
+def remove_tree(handle, name):
+    """Removes a folder in an open one. Folders inside are moved up first, so that none is too deep."""
+    left = [name]
+    while left:
+        name = left.pop()
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+        try:
+            with os.scandir(inner) as entries:
+                found = list(entries)
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(f".removed-{secrets.token_hex(8)}")
+                    os.rename(entry.name, left[-1], src_dir_fd=inner, dst_dir_fd=handle)
+                else:
+                    os.unlink(entry.name, dir_fd=inner)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=handle)
 
 
 def mark_of(found):

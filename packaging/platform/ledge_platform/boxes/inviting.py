@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import secrets
+import sys
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -122,8 +123,9 @@ class Signer:
         if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
             raise Failure(f"{layout.platform_certificate} was good until {moments.text(leaf.not_valid_after_utc)}: issue another one "
                           "before boxes are invited")
-        # A box verifies the certificate when it joins.
-        self.ends = leaf.not_valid_after_utc if leaf.not_valid_after_utc < until else None
+        if leaf.not_valid_after_utc < until:
+            print(f"ledge-platform: boxes take these files only until {moments.text(leaf.not_valid_after_utc)}, when the platform's "
+                  "certificate ends that signs them", file=sys.stderr)
 
     def sealed(self, payload):
         body = json.dumps(payload, indent=1).encode()

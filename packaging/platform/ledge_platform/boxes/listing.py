@@ -26,6 +26,7 @@ class Row:
     renewed: str | None = None
     note: str | None = None
     needs_a_look: bool = False
+    is_batch: bool = False  # the name is that of a join file for several boxes
 
 
 def rows(state, now):
@@ -75,7 +76,7 @@ def of_invitation(invitation, state, now):
         note = f"batch: {came}; {note.removeprefix('never came; ')}"
     waiting = {known.box for known in state.waiting.values()}
     return [Row(name, EXPIRED if is_expired else EXPECTED, invitation.fleet, invitation.group, since=invitation.made, note=note,
-                needs_a_look=is_expired or rest.total_seconds() < EXPIRES_SOON_S)
+                needs_a_look=is_expired or rest.total_seconds() < EXPIRES_SOON_S, is_batch=invitation.boxes is None)
             for name in names if name not in waiting or invitation.boxes is None]
 
 

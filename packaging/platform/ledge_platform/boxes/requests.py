@@ -18,6 +18,8 @@ INBOX = re.compile(r"[0-9a-f]{32}")
 ID = re.compile(r"[0-9a-f]{64}")
 SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
 LONGEST = 16_384
+# One for a P-256 key and a name has some 500 bytes. Requests that wait for approval are kept.
+CSR_LENGTH_MAX = 4_096
 JOIN, RENEW = "join", "renew"
 # Names that servers know other machines by, in any case: nginx compares them so.
 RESERVED = ("platform", "server")
@@ -71,6 +73,8 @@ def parse(content, id_):
         raise Failure(f"its kind is {dsse.short(kind)}, and neither {JOIN} nor {RENEW}")
     name = box_name(text(payload, "box"))
     csr = text(payload, "csr").encode()
+    if len(csr) > CSR_LENGTH_MAX:
+        raise Failure(f"its certificate request has more than {CSR_LENGTH_MAX} bytes")
     public = authority.asked_key(csr, name)
     if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp256r1":
         raise Failure("the key of its certificate request is no P-256 key")

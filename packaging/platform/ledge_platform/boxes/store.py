@@ -103,6 +103,7 @@ class Waiting:
     csr: str
     at: str
     reason: str
+    signed_by: str  # the inbox of a join file, or the serial number of a certificate
     audit_key: str | None = None
     ledge: str | None = None
     approved: bool = False

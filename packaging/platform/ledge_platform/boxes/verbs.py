@@ -57,9 +57,10 @@ def told(result, is_quiet=False):
             print(f"{what}: {shown}")
     if result.held and result.left:
         print(f"ledge-platform: {result.left} requests wait: {result.held}", file=sys.stderr)
-    elif result.left and not is_quiet:
+        return Refused.status
+    if result.left and not is_quiet:
         print(f"{result.left} requests are left for the next run")
-    return Refused.status if result.held else DONE
+    return DONE
 
 
 def listed(given):
@@ -129,7 +130,7 @@ def revoke(given):
         drop_waiting(state, member.name, f"{member.name} is revoked")
         store.save(state)
         remove_inboxes(layout, member)
-    print(f"{given.name}: {count} certificates are revoked now; it is refused when it connects the next time")
+    print(f"{given.name}: {count} certificates are revoked now; the servers refuse it within two minutes")
 
 
 def forget(given):
@@ -142,7 +143,8 @@ def forget(given):
         if member is None and not invitations and not waits:
             raise Failure(f"{given.name} is no box of this platform: `ledge-platform box list` has them")
         if member:
-            authority.revoke(member.name)
+            if member.state == MEMBER:
+                authority.revoke(member.name)
             state.remove_member(member)
             state.unpinned = [name for name in state.unpinned if name != member.name]
         for invitation in invitations:
@@ -160,7 +162,8 @@ def forget(given):
         enrolled = forget_log(layout, given.name)
     print(f"{given.name} is forgotten, and its name can be invited again")
     if enrolled:
-        print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more")
+        print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more; move that folder away before "
+              "another box takes this name")
 
 
 def remove_inboxes(layout, member):

@@ -10,6 +10,7 @@ text nodes of it, and no file has the name of a box.
 import fcntl
 import hashlib
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from .. import files, fleets, moments, watch
 from ..errors import Failure
 from . import boxes, logs, rollouts, script
 from .history import History
+from .members import Members
 
 WEB = Path(__file__).resolve().parent / "web"
 COPIED = ("console.css", "fleet.css", "icon.svg")
@@ -37,14 +39,14 @@ class Watched:
 class Page:
     """The page in one folder."""
 
-    def __init__(self, folder, repository, state, late_s=boxes.LATE_S):
+    def __init__(self, folder, repository, state, late_s=boxes.LATE_S, members_folder=None):
         folder = folder.absolute()
         if folder.resolve().is_relative_to(repository.folder.resolve()):
             raise Failure(f"{folder} is in the repository, which every box may read: take another folder")
         if (folder / "index.html").exists() and not (folder / "fleet.json").exists():
             raise Failure(f"{folder} has an index.html that is not of this page: take another folder")
         self.folder, self.repository, self.late_s = folder, repository, late_s
-        self.logs = logs.Logs(state)
+        self.logs, self.members_folder = logs.Logs(state), members_folder
 
     def write(self, broker, watched=None):
         """Shows the present state of the boxes at the broker. Returns the number of boxes."""
@@ -66,7 +68,10 @@ class Page:
                     entry.add(now, decision, meant)
                     shown.append(rollouts.describe(state, rollout, entry, decision, meant, now))
             shown += [rollouts.describe_ended(entry) for entry in history.ended(states, now)]
-            described = boxes.describe_all(devices, complaints, self.logs, states, now, self.late_s)
+            known = Members(self.members_folder, now)
+            if known.error:
+                print(f"ledge-platform: {known.error}", file=sys.stderr)
+            described = boxes.describe_all(devices, complaints, self.logs, known, states, now, self.late_s)
             self.save(history, {
                 "form": FORM, "at": moments.text(now), "by": "watch" if watched else "hand",
                 "logs_known": self.logs.exists(), "rollouts": shown, "boxes": described})

@@ -1,6 +1,8 @@
 """The page's data about a box: its last report, its rollouts, its log, and its faults."""
 from .. import moments
 from ..audit.findings import FAILED, STALE
+from ..boxes.store import MEMBER as JOINED
+from ..boxes.store import REVOKED
 from . import clean, standings
 
 LATE_S = 900
@@ -10,28 +12,33 @@ COPY_LATE_RECORDS = 10_000
 CLOCK_S = 300
 WARN, FAIL = "warn", "fail"
 # The kinds of faults.
-SEEN, RELEASE, AUDIT, HEALTH = "seen", "release", "audit", "health"
+SEEN, RELEASE, AUDIT, HEALTH, MEMBER = "seen", "release", "audit", "health", "member"
 MOST_VERSIONS, MOST_SUBJECTS = 128, 24  # of a report, as boxes bound it
 
 
-def describe_all(devices, complaints, logs, fleets, now, late_s):
-    """All boxes by their names: those of the broker, and those with verified logs that report nothing."""
+def describe_all(devices, complaints, logs, members, fleets, now, late_s):
+    """All boxes by their names: those of the broker, those with verified logs, and those that joined or are expected."""
     reported = {device.device: device for device in devices}
-    return [describe(name, reported.get(name), complaints.get(name), logs, fleets, now, late_s)
-            for name in sorted({*reported, *logs.devices()})]
+    known = {*reported, *logs.devices(), *members.names()} - members.forgotten
+    return [describe(name, reported.get(name), complaints.get(name), logs, members, fleets, now, late_s)
+            for name in sorted(known)]
 
 
-def describe(name, device, complaint, logs, fleets, now, late_s):
-    found, log = [], logs.of(name)
-    box = {"device": name, "name": clean.line(name) or "?", "verified": log, "findings": found}
+def describe(name, device, complaint, logs, members, fleets, now, late_s):
+    found, log, row = [], logs.of(name), members.rows.get(name)
+    box = {"device": name, "name": clean.line(name) or "?", "verified": log, "findings": found, "membership": members.of(name)}
 
     def tell(kind, level, text, advice=None):
         found.append({"kind": kind, "level": level, "text": clean.line(text), **({"advice": advice} if advice else {})})
 
+    look_at_membership(tell, row, device)
     if device is None:
-        tell(SEEN, WARN, "it has never reported, and its log is verified here",
-             "look at `[mqtt]` on the box, or take it out with `ledge-platform audit forget`")
-        look_at_log(tell, log, None, logs.exists(), now)
+        if row is None:
+            tell(SEEN, WARN, "it has never reported, and its log is verified here",
+                 "look at `[mqtt]` on the box, or take it out with `ledge-platform audit forget`")
+        box.update(fleet=row and clean.line(row.fleet), group=row and clean.line(row.group))
+        if log is not None:
+            look_at_log(tell, log, None, logs.exists(), now)
         return box
     fleet = fleets.get(device.fleet)
     own = standings.standings(device, fleet, now)
@@ -82,6 +89,17 @@ def report_of(device):
 
 
 # --- what is late or wrong ---
+
+def look_at_membership(tell, row, device):
+    if row is None:
+        return
+    if row.state == REVOKED and device is not None and device.online:
+        tell(MEMBER, FAIL, "it is revoked, and connected to the broker", "`ledge-platform servers refresh` ends its connection")
+    elif row.needs_a_look:
+        tell(MEMBER, WARN, row.note)
+    elif row.state == JOINED and device is None:
+        tell(SEEN, WARN, "it joined, and has never reported", "`ledge doctor` on the box looks at `[mqtt]`")
+
 
 def look_at_report(tell, device, box, complaint, now, late_s):
     if box["name"] != device.device:

@@ -50,7 +50,7 @@ def jobs(layout):
             "Sign the online roles again before they expire", writes=("repository",)),
         Job("verify", "04:40", ("verify", layout.repository), "Go through the repository as a box does"),
         Job("page", FIVE_MINUTELY,
-            ("page", layout.repository, layout.fleet_page, "--quiet", *broker_options(layout), *state),
+            ("page", layout.repository, layout.fleet_page, "--quiet", *broker_options(layout), *state, "--boxes", layout.boxes),
             "Write the page of the fleet", writes=("fleet_page",)),
         Job("audit", "05,17:20", ("audit", "verify", layout.box_audit, "--quiet", *state),
             "Verify the new records of the boxes' audit logs", writes=("audit_state",)),

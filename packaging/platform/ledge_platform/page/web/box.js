@@ -34,7 +34,7 @@ function draw() {
     content.replaceChildren(h('p', { class: 'empty' }, 'No box of this name is known. It may have been removed from the broker.'));
     return;
   }
-  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), log(box)].filter(Boolean));
+  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), log(box), membership(box)].filter(Boolean));
 }
 
 function wrong({ findings: list }) {
@@ -90,6 +90,16 @@ function models(box) {
       cell('Reason', one.reason && one.reason !== 'unloaded' ? named(one.reason) : '–'))), { figures: ['Version'] })),
     box.left_out > 0 && h('p', { class: 'note' }, `${number(box.left_out)} more versions do not fit into a report.`),
     others.length > 0 && pairs(others.map((one) => [named(short(one.subject)), `version ${one.version ?? 'of the owner'}`])));
+}
+
+function membership({ membership: found }) {
+  if (!found) return null;
+  return panel('Membership', pairs([
+    ['State', found.state],
+    ['Certificate until', found.until && moment(found.until)],
+    ['Last certificate', found.renewed && ago(found.renewed, data.at)],
+    ['Since', moment(found.since)],
+  ]));
 }
 
 function log({ verified, audit }) {

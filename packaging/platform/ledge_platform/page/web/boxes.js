@@ -6,7 +6,7 @@ import { LEVELS, STATES, ago, badge, count, level, linkTo, short, standing, whol
 
 const ROWS_AT_ONCE = 1_000;
 const ROWS_FIRST = 40;
-const KINDS = { all: 'All', any: 'Need a look', seen: 'Not seen', release: 'Release', audit: 'Audit', health: 'Health' };
+const KINDS = { all: 'All', any: 'Need a look', seen: 'Not seen', release: 'Release', audit: 'Audit', health: 'Health', member: 'Membership' };
 const LEVEL_ORDER = ['fail', 'warn', 'ok'];
 const STATE_ORDER = Object.keys(STATES);
 const VERSIONS_SHOWN = 2;
@@ -106,7 +106,7 @@ function sortBy(key, down) {
 }
 
 function searchText(box) {
-  return [box.name, box.fleet, box.group, box.ledge, box.health, versionText(box), ...(box.rollouts ?? []).map((one) => `${one.rollout} ${one.stage ?? ''}`),
+  return [box.name, box.fleet, box.group, box.ledge, box.health, versionText(box), box.membership?.state, ...(box.rollouts ?? []).map((one) => `${one.rollout} ${one.stage ?? ''}`),
     ...box.findings.map((finding) => finding.text)].filter(Boolean).join('\n').toLowerCase();
 }
 
@@ -228,7 +228,7 @@ function makeRow(box) {
   const place = [box.group, box.fleet === 'default' ? null : box.fleet].filter(Boolean).join(', ');
   return row(
     title(h('a', { href: linkTo(box.device) }, box.name), place && below(place)),
-    cell('State', badge(LEVELS[state], state), box.findings.length > 1 && h('span', { class: 'others' }, `${box.findings.length} findings`),
+    cell('State', standsOut(box) ? badge(box.membership.state, '') : badge(LEVELS[state], state), box.findings.length > 1 && h('span', { class: 'others' }, `${box.findings.length} findings`),
       box.findings.length > 0 && h('span', { class: 'below clipped' }, box.findings[0].text)),
     cell('Version', subjects.slice(0, VERSIONS_SHOWN).map((one) =>
       h('span', { class: 'line' }, `${short(one.subject)} ${one.version ?? 'own'}${one.pinned ? ', kept by owner' : ''}`)),
@@ -237,6 +237,11 @@ function makeRow(box) {
     cell('Health', box.health ? badge(box.health, box.health === 'ok' ? 'ok' : 'fail') : '–'),
     cell('Last report', ago(box.at, data.at), below({ true: 'connected', false: 'not connected' }[box.online] ?? '')),
     auditCell(box));
+}
+
+/** True if nothing is wrong with a box that is no member: it is expected, or revoked. */
+function standsOut({ membership, findings }) {
+  return membership && membership.state !== 'member' && !findings.length;
 }
 
 function below(text) {
