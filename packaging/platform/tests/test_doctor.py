@@ -81,8 +81,8 @@ class Doctor(Site):
             self.finds(doctor.own_certificates, "WRONG ... server.pem expired on", "WRONG ... platform.pem expired on")
         with self.at(250 * DAY):
             self.finds(doctor.certificate_authority, "warning ... `ledge-platform ca renew")
-        with self.at(300 * DAY):
-            self.finds(doctor.certificate_authority, "WRONG ... too early to issue certificates of 90 days: `ledge-platform ca renew")
+        with self.at(355 * DAY):
+            self.finds(doctor.certificate_authority, "WRONG ... all certificates end with it: `ledge-platform ca renew")
         with self.at(340 * DAY):
             roles = list(doctor.signed_roles(doctor.Platform(self.layout)))
             self.assertEqual([finding.state for finding in roles[:3]], ["warning"] * 3)

@@ -21,7 +21,7 @@ from .written import Written
 OK, WARNING, WRONG = "ok", "warning", "WRONG"
 # Offline keys have to be fetched: this much time to do it.
 OFFLINE_WARNING_S = 30 * DAY
-ISSUING_WARNING_S = 30 * DAY
+ISSUING_WARNING_S, ISSUING_WRONG_S = 30 * DAY, 14 * DAY
 # A timer signs the online roles when half of their time is over, and the list of revoked certificates every day.
 ONLINE_SHARE_MIN = 0.4
 LIST_WARNING_S = 4 * DAY
@@ -81,11 +81,17 @@ def folders_and_owners(platform):
         yield wrong(f"{path} {'is ' if what == 'missing' else ''}{what}", f"{platform.init} corrects it")
     if not found:
         yield ok(f"{len(folders.wanted(platform.layout))} folders have their owners and modes")
-    foreign = list(folders.foreign(platform.layout, platform.users))
+    foreign = [path for path in folders.foreign(platform.layout, platform.users) if is_in_the_way(path)]
     if foreign:
         more = f" and {len(foreign) - 1} more do" if len(foreign) > 1 else " does"
         yield wrong(f"{foreign[0]}{more} not belong to {platform.users.platform}, and timers may fail",
                     f"run verbs as `sudo -u {platform.users.platform}`; {platform.init} corrects it")
+
+
+def is_in_the_way(path):
+    """A file of root that everybody may read is replaced by its name; these are not."""
+    mode = os.lstat(path).st_mode
+    return stat.S_ISDIR(mode) or os.path.basename(path) == ".lock" or not mode & stat.S_IROTH
 
 
 def keys_are_private(platform):
@@ -157,10 +163,10 @@ def certificate_authority(platform):
     until = authority.certificate.not_valid_after_utc
     rest, ends = (until - moments.now()).total_seconds(), moments.text(until)
     remedy = f"`ledge-platform ca renew {layout.ca} --keys DIR`, with the key of the root, then {platform.init}"
-    if rest < LIFETIMES["certificate"]:
-        yield wrong(f"the issuing authority ends on {ends}, too early to issue certificates of {LIFETIMES['certificate'] // DAY} days", remedy)
+    if rest < ISSUING_WRONG_S:
+        yield wrong(f"the issuing authority ends on {ends}, and all certificates end with it", remedy)
     elif rest < LIFETIMES["certificate"] + ISSUING_WARNING_S:
-        yield warning(f"the issuing authority ends on {ends}, and issues only {LIFETIMES['certificate'] // DAY} days before", remedy)
+        yield warning(f"the issuing authority ends on {ends}, and no certificate outlives it", remedy)
     else:
         yield ok(f"the issuing authority is good until {ends}")
 
