@@ -59,12 +59,14 @@ def check(platform, ok, warning, wrong):
         for how, (path, with_certificate, expected) in asked.items():
             found, said = status(host, layout, path, with_certificate)
             if found != expected:
-                yield wrong(f"port {layout.https_port} answers {found} and not {expected} {how}", f"{said.strip()!r}; see `journalctl -u {unit}`")
+                yield wrong(f"port {layout.https_port} answers {found} and not {expected} {how}",
+                            f"{said.strip()!r}; see `journalctl -u {unit}`")
                 break
         else:
             yield ok(f"port {layout.https_port} serves the repository, and requests to join")
     except (OSError, http.client.HTTPException) as error:
-        yield wrong(f"port {layout.https_port} of {host} does not serve {layout.domain} ({reason(error)})", remedy(error, layout.https_port, unit))
+        yield wrong(f"port {layout.https_port} of {host} does not serve {layout.domain} ({reason(error)})",
+                    remedy(error, layout.https_port, unit))
 
     address = urlsplit(layout.broker_url)
     port = address.port or MQTT_PORT
@@ -77,14 +79,15 @@ def check(platform, ok, warning, wrong):
                 stream.sendall(DISCONNECT)
                 yield ok(f"port {port} is the broker, and takes the platform's certificate")
             else:
-                yield wrong(f"the broker on port {port} refuses the platform's certificate", f"see `journalctl -u {unit}`")
+                yield wrong(f"the broker on port {port} refuses the platform's certificate",
+                            f"see `journalctl -u {unit}`")
     except OSError as error:
         why = reason(refusal(host, port, address.hostname, layout, error))
         yield wrong(f"port {port} of {host} is no broker for the platform ({why})", remedy(error, port, unit))
 
 
 def refusal(host, port, name, layout, error):
-    """Why a server does not take the certificate: TLS 1.3 says so after the handshake, and often too late to be read."""
+    """Why a server does not take the certificate: TLS 1.3 says so after the handshake, often too late to be read."""
     tls = context(layout, True)
     tls.maximum_version = ssl.TLSVersion.TLSv1_2
     try:

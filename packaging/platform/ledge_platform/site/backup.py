@@ -16,7 +16,9 @@ from . import making
 from .layout import OWN, Layout
 
 # Where state is, and what is left out of it: made again, or of one machine.
-PLACES = ("etc", "repository", "packages", "fleet_page", "box_files", "join", "audit_state", "boxes", "site_state", "broker_state")
+PLACES = (
+    "etc", "repository", "packages", "fleet_page", "box_files", "join", "audit_state", "boxes", "site_state", "broker_state",
+)
 LEFT_OUT = (".lock", ".unfinished")
 LEFT_OUT_PREFIX = ".new-"
 

@@ -98,7 +98,8 @@ def keys_are_private(platform):
     layout, found = platform.layout, []
     for path in private_keys(layout.keys, layout.ca):
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            found.append(wrong(f"{path} is readable by others", f"chmod 600 {path}, and replace the key if others use this machine"))
+            found.append(wrong(f"{path} is readable by others",
+                               f"chmod 600 {path}, and replace the key if others use this machine"))
     for path in (layout.server_key, layout.platform_key):
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o027:
             found.append(wrong(f"{path} is readable by others", f"chmod 640 {path}"))
@@ -117,9 +118,11 @@ def offline_keys_are_away(platform):
     layout = platform.layout
     disk = os.stat(layout.etc).st_dev
     places = {layout.offline, *making.offline_folders(layout)}
-    found = [folder for folder in sorted(places) if folder.is_dir() and os.stat(folder).st_dev == disk and any(private_keys(folder))]
+    found = [folder for folder in sorted(places)
+             if folder.is_dir() and os.stat(folder).st_dev == disk and any(private_keys(folder))]
     for folder in found:
-        yield warning(f"{folder} has offline keys, on the disk of this machine", "move them to sticks, root1 to root3 to different places")
+        yield warning(f"{folder} has offline keys, on the disk of this machine",
+                      "move them to sticks, root1 to root3 to different places")
     if not found:
         yield ok("no offline keys are on the disk of this machine")
 
@@ -131,8 +134,8 @@ def signed_roles(platform):
         signed = platform.repository.load(role).signed
         rest, until = left(signed), moments.text(signed.expires)
         offline = role in OFFLINE
-        remedy = (f"`ledge-platform renew {layout.repository} {role} --keys DIR --keys {layout.keys}`, with its offline keys" if offline
-                  else "see `journalctl -u ledge-platform-refresh`")
+        by_hand = f"`ledge-platform renew {layout.repository} {role} --keys DIR --keys {layout.keys}`, with its offline keys"
+        remedy = by_hand if offline else "see `journalctl -u ledge-platform-refresh`"
         if rest <= 0:
             yield wrong(f"{role} expired on {until}, and boxes take nothing new", remedy)
         elif offline and rest < OFFLINE_WARNING_S or not offline and rest < ONLINE_SHARE_MIN * lifetime(signed):
@@ -145,7 +148,8 @@ def clock(platform):
     signed_at = moments.parse(platform.repository.load("timestamp").signed.unrecognized_fields[SIGNED_AT])
     age = (moments.now() - signed_at).total_seconds()
     if age < 0:
-        yield wrong(f"the clock says {moments.text(moments.now())}, before the last signature of {moments.text(signed_at)}",
+        now = moments.text(moments.now())
+        yield wrong(f"the clock says {now}, before the last signature of {moments.text(signed_at)}",
                     "set the clock, for example by chrony or systemd-timesyncd")
     elif age > SIGNED_WARNING_S:
         yield warning(f"the timestamp was signed on {moments.text(signed_at)}, and a timer signs it every hour",
@@ -172,11 +176,13 @@ def certificate_authority(platform):
 
 
 def revoked_certificates(platform):
-    for path, warned in ((platform.authority.list_file, LIST_WARNING_S), (platform.authority.root_list, OFFLINE_WARNING_S)):
+    lists = {platform.authority.list_file: LIST_WARNING_S, platform.authority.root_list: OFFLINE_WARNING_S}
+    for path, warned in lists.items():
         found = first_list(path)
         if found is None:
             if platform.layout.ca_kind == OWN:
-                yield wrong(f"{path} is missing, and nginx and the broker do not start", f"`ledge-platform ca refresh {platform.layout.ca}`")
+                yield wrong(f"{path} is missing, and nginx and the broker do not start",
+                            f"`ledge-platform ca refresh {platform.layout.ca}`")
             continue
         rest, ends = (found.next_update_utc - moments.now()).total_seconds(), moments.text(found.next_update_utc)
         remedy = ("see `journalctl -u ledge-platform-revoked`" if path == platform.authority.list_file
@@ -202,7 +208,8 @@ def own_certificates(platform):
         elif own.hosts and general_name(layout.domain).value not in certificates.hosts_of(found):
             yield wrong(f"{own.certificate} is not for {layout.domain}, so boxes refuse it", remedy)
         elif reason:
-            yield warning(f"{own.certificate} is due ({reason})", f"{remedy}, or see `journalctl -u ledge-platform-certificates`")
+            yield warning(f"{own.certificate} is due ({reason})",
+                          f"{remedy}, or see `journalctl -u ledge-platform-certificates`")
         elif layout.ca_kind == EXISTING and rest < OFFLINE_WARNING_S:
             yield warning(f"{own.certificate} expires on {moments.text(until)}", remedy)
         else:
@@ -218,7 +225,8 @@ def configuration_files(platform):
     if layout.web_server == OWN:
         status, said = machine.run(machine.program("nginx"), "-e", "stderr", "-t", "-q", "-c", layout.nginx_conf)
         if status:
-            yield wrong(f"nginx does not take {layout.nginx_conf}", said.splitlines()[0] if said else f"status {status}")
+            yield wrong(f"nginx does not take {layout.nginx_conf}",
+                        said.splitlines()[0] if said else f"status {status}")
         else:
             yield ok(f"nginx takes {layout.nginx_conf}")
     for path in Written(layout).changed():
@@ -230,19 +238,23 @@ def configuration_files(platform):
 def services(platform):
     layout = platform.layout
     if not machine.has_systemd(layout):
-        yield warning("systemd does not run here: no timer runs either", "run their commands by other means, as the units name them")
+        yield warning("systemd does not run here: no timer runs either",
+                      "run their commands by other means, as the units name them")
         return
     wanted = units.started(layout)
     states = units.states([*wanted, *(job.service for job in units.jobs(layout))])
     stopped = [unit for unit in wanted if states[unit]["ActiveState"] not in ("active", "reloading", "activating")]
     for unit in stopped:
-        yield wrong(f"{unit} is {states[unit]['ActiveState'] or 'missing'}", f"`systemctl enable --now {unit}`; see `journalctl -u {unit}`")
+        yield wrong(f"{unit} is {states[unit]['ActiveState'] or 'missing'}",
+                    f"`systemctl enable --now {unit}`; see `journalctl -u {unit}`")
     failed = [job for job in units.jobs(layout) if states[job.service]["Result"] not in ("", "success")]
     for job in failed:
         when = states[job.service]["ExecMainExitTimestamp"]
-        yield wrong(f"the last run of {job.service} failed{f' ({when})' if when else ''}", f"see `journalctl -u {job.service}`")
+        yield wrong(f"the last run of {job.service} failed{f' ({when})' if when else ''}",
+                    f"see `journalctl -u {job.service}`")
     if not tool_exists():
-        yield wrong(f"{machine.tool()}, which the timers run, does not exist", "install it with packaging/platform/setup")
+        yield wrong(f"{machine.tool()}, which the timers run, does not exist",
+                    "install it with packaging/platform/setup")
     if not stopped and not failed:
         yield ok(f"{len(wanted)} services and timers run, and the last run of each succeeded")
 

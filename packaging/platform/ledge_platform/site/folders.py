@@ -73,7 +73,8 @@ def foreign(layout, users):
     own = users.ids("platform", "platform")[0]
     for attribute in HANDED_OVER:
         for folder, folders, files in os.walk(getattr(layout, attribute)):
-            yield from (path for path in (os.path.join(folder, name) for name in folders + files) if os.lstat(path).st_uid != own)
+            paths = (os.path.join(folder, name) for name in folders + files)
+            yield from (path for path in paths if os.lstat(path).st_uid != own)
 
 
 def hand_over(layout, users):

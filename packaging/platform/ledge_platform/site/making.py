@@ -26,12 +26,11 @@ def begun(root, settings):
     layout = Layout(root)
     if layout.config_file.exists():
         layout = Layout.open(root)
-        found = {"name": layout.name, "domain": layout.domain, "https_port": layout.https_port, "mqtt_port": layout.mqtt_port,
-                 "region": layout.region, "addresses": list(layout.addresses), "web_server": layout.web_server,
-                 "broker": layout.broker, "ca": layout.ca_kind}
+        found = layout.table()
         for key, value in settings.items():
             if found[key] != value:
-                raise Failure(f"{layout.config_file} says {key} = {found[key]!r}: change it there, and run `init` again without that option")
+                raise Failure(
+                    f"{layout.config_file} says {key} = {found[key]!r}: change it there, and run `init` again without that option")
         return layout, True
     layout.take(settings)
     return layout, False
@@ -134,7 +133,8 @@ def configure(layout, users, tell):
         left.append(f"let your nginx write to {layout.box_files} and {layout.join}, as the user {users.web}")
     tell(written.put(layout.acl, configuration.acl()))
     if "://" in layout.broker:
-        left.append(f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")
+        left.append(
+            f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")
     else:
         tell(written.put(layout.mosquitto_conf, configuration.mosquitto(layout, users)))
     if layout.broker == EXISTING:

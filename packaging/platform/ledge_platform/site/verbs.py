@@ -9,15 +9,16 @@ from .layout import EXISTING, OWN, Layout
 
 def init(given):
     settings = {"name": given.name, "domain": given.domain}
-    optional = {"https_port": given.https_port, "mqtt_port": given.mqtt_port, "region": given.region,
-                "addresses": given.address, "web_server": given.web_server, "broker": given.broker or given.broker_server,
-                "ca": EXISTING if given.ca else None}
+    optional = {
+        "https_port": given.https_port, "mqtt_port": given.mqtt_port, "region": given.region, "addresses": given.address,
+        "web_server": given.web_server, "broker": given.broker or given.broker_server, "ca": EXISTING if given.ca else None,
+    }
     settings.update({key: value for key, value in optional.items() if value not in (None, [])})
     layout, found = making.begun(given.root, settings)
     offline = making.offline_folder(layout, given.offline_keys)
     made, left = making.make(layout, found, offline, given.plain, given.ca, print)
     if made:
-        print(f"offline keys: move {offline} away from this machine, root1 to root3 to different places, and delete it here")
+        print(f"offline keys: move {offline} away from this machine, root1 to root3 to different places")
     for number, line in enumerate(left, 1):
         print(f"left to do, {number}: {line}")
     root = layout.ca / "root.pem"
@@ -52,7 +53,8 @@ def doctor_verb(given):
 def backup_verb(given):
     layout = Layout.open(given.root)
     count, size = backup.make(layout, given.file, not given.without_logs)
-    print(f"{given.file} has {count} files, {size / 1e6:.3g} MB, with the online keys in clear: keep it as safe as this machine")
+    print(f"{given.file} has {count} files, {size / 1e6:.3g} MB")
+    print("in it: the online keys, without a passphrase: keep it as safe as this machine")
     logs = ", nor the boxes' audit logs" if given.without_logs else ""
     print(f"not in it: the offline keys (root, targets, models, ca-root){logs}")
 
@@ -64,7 +66,14 @@ def restore_verb(given):
     layout = backup.restore(given.root, given.file)
     print(f"restored {layout.name} below {layout.root}")
     making.make(layout, True, layout.offline, False, None, print)
-    print("next: `ledge-platform doctor`; lead the name " + layout.domain + " to this machine, and stop the old one for good")
+    print(f"next: `ledge-platform doctor`, then lead the name {layout.domain} to this machine, and never start the old one again")
 
 
-VERBS = {"init": init, "doctor": doctor_verb, "backup": backup_verb, "restore": restore_verb, "certificates refresh": certificates_refresh, "servers refresh": servers_refresh}
+VERBS = {
+    "init": init,
+    "doctor": doctor_verb,
+    "backup": backup_verb,
+    "restore": restore_verb,
+    "certificates refresh": certificates_refresh,
+    "servers refresh": servers_refresh,
+}
