@@ -45,11 +45,16 @@ def ensure(layout, users):
             lines.append(f"put the new certificate of the issuing authority into {own.certificate}")
         else:
             lines.append(f"found {own.certificate}, good until {moments.text(chain_of(own)[0].not_valid_after_utc)}")
-    clients = pem(authority.root) + pem(authority.certificate)
-    if layout.clients.exists() and layout.clients.read_bytes() == clients:
+    content = clients(authority)
+    if layout.clients.exists() and layout.clients.read_bytes() == content:
         return [*lines, f"found {layout.clients}"]
-    files.write(layout.clients, clients)
+    files.write(layout.clients, content)
     return [*lines, f"wrote {layout.clients}"]
+
+
+def clients(authority):
+    """By this the servers know clients, those too whose own chain has a certificate of the issuing authority that ended."""
+    return pem(authority.root) + pem(authority.certificate)
 
 
 def issue(layout, own, authority):

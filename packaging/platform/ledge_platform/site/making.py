@@ -17,6 +17,7 @@ from .written import Written
 
 # What an authority of the administrator brings, and where it goes.
 BROUGHT = ("server.pem", "server.key", "platform.pem", "platform.key", "clients.pem")
+OFFLINE = "offline-keys"
 BROUGHT_TO_CA = ("root.pem", "crl.pem")
 
 
@@ -38,8 +39,7 @@ def begun(root, settings):
 
 def make(layout, found, offline, plain, brought, tell):
     """Every step. TELL prints a line."""
-    if not layout.is_trial and os.geteuid() != 0:
-        raise Failure("run it as root, or with --root DIR for a trial below a folder of your own")
+    refuse_others(layout.root)
     for server, program in ((layout.web_server, "nginx"), (layout.broker, "mosquitto")):
         if server == OWN:
             machine.program(program)
@@ -52,6 +52,8 @@ def make(layout, found, offline, plain, brought, tell):
     for line in folders.make(layout, users):
         tell(line)
     made_offline = [*repository(layout, offline, plain, tell), *own_authority(layout, offline, plain, tell)]
+    # A lock that root makes first would keep the timers out.
+    (layout.repository / ".lock").touch()
     for line in folders.hand_over(layout, users):
         tell(line)
     left = []
@@ -66,14 +68,32 @@ def make(layout, found, offline, plain, brought, tell):
     return made_offline, left
 
 
+def refuse_others(root):
+    if not Layout(root).is_trial and os.geteuid() != 0:
+        raise Failure("run it as root, or with --root DIR for a trial below a folder of your own")
+
+
 def repository(layout, offline, plain, tell):
     there = Repository(layout.repository)
     if there.newest("root") and not there.unfinished:
         tell(f"found the repository {layout.repository}")
         return []
+    remember_offline(layout, offline)
     ceremony.init(layout.repository, layout.keys, offline, 3, 2, "none" if plain else "offline", {})
     tell(f"made the repository {layout.repository}, its online keys in {layout.keys} and its offline keys in {offline}")
     return [offline]
+
+
+def remember_offline(layout, folder):
+    """`doctor` looks there, in case nobody moves the keys away."""
+    known = offline_folders(layout)
+    if folder not in known:
+        files.write(layout.site_state / OFFLINE, "".join(f"{path}\n" for path in [*known, folder]).encode())
+
+
+def offline_folders(layout):
+    path = layout.site_state / OFFLINE
+    return [Path(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def own_authority(layout, offline, plain, tell):
@@ -83,6 +103,7 @@ def own_authority(layout, offline, plain, tell):
     if there.root_file.exists() and not there.unfinished:
         tell(f"found the certificate authority {layout.ca}")
         return []
+    remember_offline(layout, offline)
     authority.init(layout.ca, offline, layout.name, {}, not plain)
     tell(f"made the certificate authority {layout.ca}, the key of its root in {offline}")
     return [offline]

@@ -224,6 +224,14 @@ def texts(layout, users):
     return found
 
 
+def states(names):
+    """{unit: {property: value}} by systemd."""
+    properties = ("Id", "ActiveState", "Result", "ExecMainExitTimestamp")
+    said = machine.must_run(machine.program("systemctl"), "show", f"--property={','.join(properties)}", *names)
+    blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.split("\n\n")]
+    return {name: {**dict.fromkeys(properties, ""), **block} for name, block in zip(names, blocks)}
+
+
 def watched(layout):
     """The files that nginx and the broker read when they are told to."""
     return [layout.ca / "crl.pem", layout.ca / "revoked", layout.server_certificate, layout.clients]

@@ -1,7 +1,9 @@
 """`init`, `doctor`, `backup`, `restore`, and what the timers of a platform run as root."""
+import collections
+
 from ..certificates import authority
 from ..errors import DONE, REFUSED
-from . import certificates, machine, making, servers
+from . import backup, certificates, doctor, machine, making, servers
 from .layout import EXISTING, OWN, Layout
 
 
@@ -37,4 +39,32 @@ def servers_refresh(given):
         print(line)
 
 
-VERBS = {"init": init, "certificates refresh": certificates_refresh, "servers refresh": servers_refresh}
+def doctor_verb(given):
+    layout, counts = Layout.open(given.root), collections.Counter()
+    for finding in doctor.findings(layout):
+        counts[finding.state] += 1
+        print(finding)
+    warnings = f"{counts[doctor.WARNING]} warnings"
+    print(f"{counts[doctor.WRONG]} wrong, {warnings}" if counts[doctor.WRONG] else f"nothing is wrong, {warnings}")
+    return REFUSED if counts[doctor.WRONG] else DONE
+
+
+def backup_verb(given):
+    layout = Layout.open(given.root)
+    count, size = backup.make(layout, given.file, not given.without_logs)
+    print(f"{given.file} has {count} files, {size / 1e6:.3g} MB, with the online keys in clear: keep it as safe as this machine")
+    logs = ", nor the boxes' audit logs" if given.without_logs else ""
+    print(f"not in it: the offline keys (root, targets, models, ca-root){logs}")
+
+
+def restore_verb(given):
+    making.refuse_others(given.root)
+    for line in machine.make_user(Layout(given.root)):
+        print(line)
+    layout = backup.restore(given.root, given.file)
+    print(f"restored {layout.name} below {layout.root}")
+    making.make(layout, True, layout.offline, False, None, print)
+    print("next: `ledge-platform doctor`; lead the name " + layout.domain + " to this machine, and stop the old one for good")
+
+
+VERBS = {"init": init, "doctor": doctor_verb, "backup": backup_verb, "restore": restore_verb, "certificates refresh": certificates_refresh, "servers refresh": servers_refresh}
