@@ -61,10 +61,11 @@ def make(layout, found, offline, plain, brought, tell):
             tell(line)
     else:
         left += take_certificates(layout, users, brought, tell)
-    left += configure(layout, users, tell)
-    for line in [] if left and layout.ca_kind != OWN else start(layout):
+    is_ready = not left
+    replaced, by_hand = configure(layout, users, tell)
+    for line in start(layout, replaced) if is_ready else []:
         tell(line)
-    return made_offline, left
+    return made_offline, left + by_hand
 
 
 def refuse_others(root):
@@ -125,7 +126,7 @@ def take_certificates(layout, users, brought, tell):
 
 
 def configure(layout, users, tell):
-    """Writes the files of nginx, mosquitto and systemd. Returns what is left to do by hand."""
+    """Writes the files of nginx, mosquitto and systemd. Returns (the files that were others, what is left to do by hand)."""
     written, left = Written(layout), []
     tell(written.put(layout.nginx_conf, configuration.nginx(layout, users)))
     if layout.web_server == EXISTING:
@@ -145,11 +146,11 @@ def configure(layout, users, tell):
         if not line.startswith(("found", "wrote /")):
             tell(line)
     tell(f"{len(lines)} systemd units are in {layout.units}")
-    return left
+    return written.replaced, left
 
 
-def start(layout):
-    """Starts what is not running where systemd is. Returns lines to print."""
+def start(layout, replaced):
+    """Starts what is not running where systemd is, and again what is by files that were replaced. Returns lines to print."""
     if machine.has_systemd(layout):
         systemctl = machine.program("systemctl")
         machine.must_run(systemctl, "daemon-reload")
@@ -157,13 +158,23 @@ def start(layout):
         stopped = [unit for unit in wanted if machine.run(systemctl, "is-active", "--quiet", unit)[0]]
         servers.remember(layout)
         machine.must_run(systemctl, "enable", "--now", "--quiet", *wanted)
-        return [f"started {unit}" for unit in stopped] or [f"found {len(wanted)} units running"]
+        again = [unit for unit in wanted if unit not in stopped and files_of(layout, unit) & replaced]
+        for unit in again:
+            machine.must_run(systemctl, "restart", unit)
+        lines = [f"started {unit}" for unit in stopped] + [f"started {unit} again" for unit in again]
+        return lines or [f"found {len(wanted)} units running"]
     lines = []
     if layout.web_server == OWN:
         lines.append(f"  {shlex.join([machine.program('nginx'), '-e', 'stderr', '-c', str(layout.nginx_conf)])}")
     if layout.broker == OWN:
         lines.append(f"  {shlex.join([machine.program('mosquitto'), '-c', str(layout.mosquitto_conf)])}")
     return ["systemd does not run here: start the servers by hand", *lines] if lines else []
+
+
+def files_of(layout, unit):
+    """What a unit reads when it starts."""
+    read = {units.WEB: {layout.nginx_conf}, units.BROKER: {layout.mosquitto_conf, layout.acl}}
+    return {layout.units / unit} | read.get(unit, set())
 
 
 def offline_folder(layout, given):
