@@ -178,6 +178,14 @@ def site(verbs):
         help="certificates of an authority that you have, instead of one of its own: server.pem, server.key, platform.pem, "
         "platform.key, clients.pem (the authorities of clients), root.pem, and crl.pem if there is one")
 
+    root_option(verb(verbs, "doctor", "check the platform of this machine, and say what to do", repository=False).add_argument)
+    saving = verb(verbs, "backup", "save all state of the platform, with its online keys, in one tar file", repository=False).add_argument
+    saving("file", type=Path, metavar="FILE", help="which others must not read")
+    saving("--without-logs", action="store_true", help="leave the boxes' audit logs out, which may be large")
+    root_option(saving)
+    bringing = verb(verbs, "restore", "bring a platform back from a backup, onto an empty machine", repository=False).add_argument
+    bringing("file", type=Path, metavar="FILE")
+    root_option(bringing)
     for group, text in (("certificates", "renew the certificates of the platform's own servers when it is time, as a timer does"),
                         ("servers", "let nginx and the broker read what changed, as a timer does")):
         actions = verbs.add_parser(group, help=text).add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -727,14 +735,14 @@ def outward(verbs):
         help="where to bring the paused manifest (default: REPO itself is served)",
     )
     add("--endpoint", metavar="URL", help="of an S3 that is not Amazon's")
-    add("--once", action="store_true", help="judge once and end, for a cron line: 0 goes on, 1 paused")
+    add("--once", action="store_true", help="judge once and end, for a timer: 0 goes on, 1 paused")
     add("--page", type=Path, metavar="FOLDER", help="write the fleet page there once a minute, as `page` does")
     shown(watching)
     paging = verb(verbs, "page", "write a folder of static files that shows all boxes and rollouts in a browser")
     paging.add_argument("folder", type=Path, metavar="FOLDER")
     broker(paging)
     shown(paging)
-    paging.add_argument("--quiet", action="store_true", help="say nothing when it is written, for a cron line")
+    paging.add_argument("--quiet", action="store_true", help="say nothing when it is written, for a timer")
 
 
 def shown(added):
@@ -784,7 +792,7 @@ def audit(verbs):
     add("--device", action="append", type=a_device, metavar="DEVICE", help="only this one; as often as needed")
     add("--full", action="store_true", help="from the first record on")
     add("--stale-hours", type=float, default=26, metavar="N", help="how long a box may be silent (26)")
-    add("--quiet", action="store_true", help="say only what is not whole, for a cron line")
+    add("--quiet", action="store_true", help="say only what is not whole, for a timer")
     add("--json", action="store_true")
     acknowledging = added("acknowledge", "let what the last run found of a box count no more").add_argument
     acknowledging("device", type=a_device, metavar="DEVICE")
@@ -806,7 +814,7 @@ def audit(verbs):
              help="what the logs of one box may take")
     limiting("--full", type=Path, metavar="DIR",
              help="where an empty file for each box over its quota tells nginx (default: FOLDER/../full)")
-    limiting("--quiet", action="store_true", help="say only what has changed, for a cron line")
+    limiting("--quiet", action="store_true", help="say only what has changed, for a timer")
     added("tidy", "remove the partial tiles of which the whole ones are there", "FOLDER|s3://BUCKET/PREFIX", False)
 
 

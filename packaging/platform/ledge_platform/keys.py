@@ -89,8 +89,8 @@ def write_pair(folder, key_name, private, words):
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not private_file.exists():
         files.write(private_file, pem_of(private, words), 0o600)
-    files.write(
-        folder / f"{key_name}.pub.pem", private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    files.write(folder / f"{key_name}.pub.pem", public)
     return SSlibKey.from_crypto(private.public_key())
 
 
@@ -115,7 +115,7 @@ def opened(path, words):
     try:
         return load_pem_private_key(content_of(path), words)
     except (TypeError, ValueError):
-        raise Failure(f"{path} is of a run that was killed, and cannot be opened: give the same passphrase again") from None
+        raise Failure(f"{path} is of a run that was killed: give the same passphrase again") from None
 
 
 def pem_of(private, words):

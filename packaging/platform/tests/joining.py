@@ -57,11 +57,12 @@ class Platform:
 
 
 def verified(content):
-    """The payload of a join file, as a box verifies it: the chain up to the authority that the file itself names, which people
-    compare by its fingerprint."""
+    """The payload of a join file, as a box verifies it: up to the root that the file itself names, whose fingerprint
+    people compare."""
     body, signature = dsse.take_apart(content, dsse.JOIN_FILE)
     leaf, issuing = x509.load_pem_x509_certificates(signature["certificate"].encode())
-    leaf.public_key().verify(dsse.decode(signature["sig"], "sig"), dsse.pae(dsse.JOIN_FILE, body), ec.ECDSA(hashes.SHA256()))
+    signed = dsse.pae(dsse.JOIN_FILE, body)
+    leaf.public_key().verify(dsse.decode(signature["sig"], "sig"), signed, ec.ECDSA(hashes.SHA256()))
     payload = dsse.read_object(body, "payload")
     root = x509.load_pem_x509_certificate(payload["ca"].encode())
     root.verify_directly_issued_by(root)
@@ -84,7 +85,8 @@ def id_of(key):
 
 def csr_of(name, key):
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    return x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return request.public_bytes(Encoding.PEM).decode()
 
 
 def audit_key_of(name):
@@ -121,8 +123,8 @@ class Box:
     def payload(self, kind, /, **changes):
         return {
             "version": 1, "kind": kind, "box": self.name, "csr": csr_of(self.name, self.pending), "inbox": self.own,
-            "join_file": hashlib.sha256(self.content).hexdigest() if kind == "join" else None, "audit_key": self.audit_key,
-            "at": moments.text(moments.now()), "ledge": "0.1.0", **changes,
+            "join_file": hashlib.sha256(self.content).hexdigest() if kind == "join" else None,
+            "audit_key": self.audit_key, "at": moments.text(moments.now()), "ledge": "0.1.0", **changes,
         }
 
     def join_request(self, seed=None, keyid=None, **changes):

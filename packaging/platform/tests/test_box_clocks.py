@@ -159,7 +159,7 @@ CALLS = ("replace", "unlink", "mkdir", "rmdir", "fsync")
 
 class Kills(Joining):
     def killed(self, at, *words):
-        """Runs a verb in a child that is killed before its call number AT of those that change a disk. True if it was."""
+        """Runs a verb in a child that is killed before call number AT of those that change a disk. True if it was."""
         child = os.fork()
         if child == 0:
             calls = 0
@@ -227,7 +227,8 @@ class Kills(Joining):
                 self.check(boxes)
                 self.assertEqual(self.platform.waiting_files(), [])
                 found = [self.platform.get(box.id)["state"] for box in boxes]
-                self.assertEqual((found[:3], sorted(found[3:])), (["issued", "issued", "waiting"], ["issued", "refused", "refused"]))
+                self.assertEqual(found[:3], ["issued", "issued", "waiting"])
+                self.assertEqual(sorted(found[3:]), ["issued", "refused", "refused"])
                 self.assertEqual(len(self.state.members), 3)
                 self.assertIn(joining.audit_key, self.done("audit", "keys", "--state", self.layout.audit_state))
                 for member in self.state.members.values():
@@ -254,7 +255,8 @@ class Kills(Joining):
                 with self.subTest(verb=verb, at=at):
                     self.run_verb("box", verb, "--root", self.folder, "shop-7")
                     self.box("answer")
-                    self.assertEqual([known.state for known in self.platform.authority.all() if known.name == "shop-7"], ["revoked"])
+                    states = [known.state for known in self.platform.authority.all() if known.name == "shop-7"]
+                    self.assertEqual(states, ["revoked"])
                     self.assertFalse((self.layout.requests / box.address).exists())
             shutil.rmtree(self.folder)
             shutil.copytree(self.saved, self.folder)

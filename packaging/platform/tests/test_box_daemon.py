@@ -25,7 +25,8 @@ class RealDaemon(Site):
 
     def ledge(self, *words, ends=0):
         command = [self.program, *map(str, [*words, *self.settings])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env=self.environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env=self.environment)
         self.assertEqual(done.returncode, ends, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -46,7 +47,8 @@ class RealDaemon(Site):
         log = self.folder / "daemon.log"
         until(lambda: list(self.layout.requests.rglob("*.json")), f"no request came: {said}", daemon, log)
         self.assertIn("joined: shop-7", self.box("answer"))
-        until(lambda: "member of example, with a certificate until" in log.read_text(), "it took no certificate", daemon, log)
+        said = "member of example, with a certificate until"
+        until(lambda: said in log.read_text(), "it took no certificate", daemon, log)
         member = Store(self.layout.boxes).load().members["shop-7"]
         self.assertEqual((member.fleet, member.note), ("shops", None))
         self.assertIn(member.audit_key, self.done("audit", "keys", "--state", self.layout.audit_state))

@@ -222,6 +222,17 @@ class Machine(unittest.TestCase):
         options = re.search(r"--ca \S+ --certificate \S+ --key \S+", self.unit("ledge-watch@.service")["ExecStart"])[0].split()
         self.assertIn("DEVICE", self.kit("fleet", "status", "--broker", f"mqtts://{DOMAIN}", *options))
 
+        said = self.root("/opt/ledge-platform/bin/ledge-platform", "doctor")
+        doubts = [line.split(":")[0] for line in said.splitlines() if not line.startswith("ok")]
+        self.assertEqual(doubts, [f"warning  {self.stick} has offline keys, on the disk of this machine", "warning  systemd does not run here",
+                                  "nothing is wrong, 2 warnings"])
+
+        # A folder that root made is in the way of timers, until `init` corrects it.
+        self.root("mkdir", "-p", "/srv/ledge/targets/models/by-root")
+        found = subprocess.run(self.command("/opt/ledge-platform/bin/ledge-platform", "doctor"), capture_output=True, text=True)
+        self.assertIn("WRONG    /srv/ledge/targets/models", found.stdout)
+        self.assertIn("gave 2 files to ledge-platform", self.init())
+
         # Again with everything in use: nothing changes.
         before = self.modes()
         said = self.init()

@@ -1,7 +1,5 @@
-"""The whole platform with the example files: nginx with the repository, mosquitto with reports and hints, by mTLS."""
-import getpass
+"""The whole platform with the servers as `init` configures them: nginx with the repository, mosquitto with reports and hints, by mTLS."""
 import json
-import os
 import shutil
 import signal
 import socket
@@ -13,15 +11,15 @@ import unittest
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import paho.mqtt.client as mqtt
 from certificates import Authority
 from logs import Log, Signer
-from support import HERE, Kit, document, installed, ledge, reported
+from support import Kit, document, installed, ledge, reported
 from unittest import mock
 
-EXAMPLES = HERE.parent / "examples"
+from ledge_platform.site import configuration, machine
+from ledge_platform.site.layout import Layout
 
 
 def free_port():
@@ -33,22 +31,27 @@ def free_port():
 class Platform(Kit):
     def setUp(self):
         super().setUp()
-        self.tls, self.state = self.folder / "tls", self.folder / "state"
+        self.tls = self.folder / "tls"
         self.tls.mkdir()
-        self.state.mkdir()
         self.authority = Authority(self.tls)
         self.authority.issue("server")
         self.contexts = {}
         self.port = free_port()
 
-    def example(self, name, *changes):
-        """An example file with the paths and ports of this test; each change must find its place."""
-        text = (EXAMPLES / name).read_text()
-        for old, new in (("/etc/ledge-platform/tls", str(self.tls)), *changes):
-            self.assertIn(old, text)
-            text = text.replace(old, str(new))
-        path = self.folder / name
-        path.write_text(text)
+    def configured(self, write):
+        """The configuration that WRITE makes of the folders of this test."""
+        layout = Layout(self.folder / "site")
+        layout.take({"name": "example", "domain": "localhost", "https_port": self.port, "mqtt_port": self.port})
+        layout.tls, layout.ca = self.tls, self.authority.authority.folder
+        (self.tls / "clients.pem").write_bytes(self.authority.file.read_bytes())
+        for folder in (layout.etc, layout.run, layout.join, layout.box_files, layout.broker_state):
+            folder.mkdir(parents=True)
+        layout.repository.symlink_to(self.repo)
+        self.boxes = layout.box_files
+        path = self.folder / "server.conf"
+        path.write_text(write(layout, machine.Users(layout)))
+        layout.acl.write_text(configuration.acl())
+        layout.acl.chmod(0o600)
         return path
 
     def serve(self, *command):
@@ -80,28 +83,10 @@ class Platform(Kit):
 class WebServer(Platform):
     def setUp(self):
         super().setUp()
-        self.boxes = self.folder / "boxes"
-        self.boxes.mkdir()
-        scratch = "".join(
-            f"    {kind}_temp_path {self.state};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        conf = self.example(
-            "nginx.conf",
-            ("/run/nginx.pid", self.state / "pid"),
-            ("/var/log/nginx", self.state),
-            ("/srv/ledge-boxes", self.boxes),
-            ("root /srv/ledge;", f"root {self.repo};"),
-            ("# ssl_crl ", "ssl_crl "),
-            ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
-            ("http {\n", f"http {{\n{scratch}"),
-            # Its workers write to folders of whoever runs the tests. Only root's nginx can change to a user.
-            ("user www-data;\n", f"user {getpass.getuser()};\n" if os.geteuid() == 0 else ""),
-        )
-        checked = subprocess.run(
-            [installed("nginx"), "-t", "-q", "-c", conf, "-e", self.state / "error.log"], capture_output=True, text=True
-        )
+        conf = self.configured(configuration.nginx)
+        checked = subprocess.run([installed("nginx"), "-e", "stderr", "-t", "-q", "-c", conf], capture_output=True, text=True)
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
-        self.nginx = self.serve("nginx", "-c", conf, "-e", self.state / "error.log", "-g", "daemon off;")
+        self.nginx = self.serve("nginx", "-e", "stderr", "-c", conf)
 
     def get(self, path, name="box-1"):
         return urllib.request.urlopen(f"https://127.0.0.1:{self.port}/{path}", context=self.context(name), timeout=10)
@@ -274,7 +259,7 @@ class WebServer(Platform):
         self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"x")[0], 507)
         self.assertEqual(self.ask("GET", "box-1/1/tile/entries/000")[0], 200)
         self.assertEqual(self.ask("PUT", "box-2/1/tile/0/000", b"x", "box-2")[0], 201)
-        self.assertEqual(self.run_verb(*quota), (1, ""), "a cron line says a thing once")
+        self.assertEqual(self.run_verb(*quota), (1, ""), "a timer says a thing once")
         (self.boxes / "audit/box-1/1/tile/entries/000").unlink()
         self.assertIn("box-1: 1.64e-05 GB of 0.0001 GB: uploads are taken again", self.done(*quota))
         self.assertEqual(self.ask("PUT", "box-1/1/checkpoint", b"x")[0], 201)
@@ -283,17 +268,7 @@ class WebServer(Platform):
 class BrokerAndFleet(Platform):
     def setUp(self):
         super().setUp()
-        rules = self.example_acl()
-        conf = self.example(
-            "mosquitto.conf",
-            ("/etc/mosquitto/ledge.acl", rules),
-            ("/var/lib/mosquitto/", f"{self.state}/"),
-            ("listener 8883", f"listener {self.port} 127.0.0.1"),
-            ("# crlfile ", "crlfile "),
-        )
-        if os.geteuid() == 0:
-            conf.write_text(f"user {getpass.getuser()}\n" + conf.read_text())
-        self.mosquitto = self.serve("mosquitto", "-c", conf)
+        self.mosquitto = self.serve("mosquitto", "-c", self.configured(configuration.mosquitto))
         platform = self.authority.issue("platform")
         self.broker = (
             "--broker",
@@ -305,12 +280,6 @@ class BrokerAndFleet(Platform):
             "--key",
             platform[1],
         )
-
-    def example_acl(self):
-        path = self.folder / "ledge.acl"
-        path.write_text((EXAMPLES / "ledge.acl").read_text())
-        path.chmod(0o600)
-        return path
 
     def box(self, name):
         """A connected box, with what it hears."""

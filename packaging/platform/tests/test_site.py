@@ -12,6 +12,7 @@ from support import Verbs, installed
 from ledge_platform import keys
 from ledge_platform.certificates import authority
 from ledge_platform.errors import Failure
+from ledge_platform.site import machine, units
 from ledge_platform.site.layout import Layout
 
 
@@ -145,6 +146,34 @@ class Init(Verbs):
         self.assertIn(f"wrote again {layout.mosquitto_conf}", self.init())
         self.assertIn("listener 9883", layout.mosquitto_conf.read_text())
         self.assertIn(":9883", (layout.units / "ledge-platform-page.service").read_text())
+
+    def test_where_systemd_runs_everything_is_started_and_what_changed_again(self):
+        stand_in, said = self.folder / "stand-in", self.folder / "said"
+        stand_in.mkdir()
+        script = stand_in / "systemctl"
+        # A unit is active once it was started.
+        script.write_text(f"""#!/bin/sh
+echo "$*" >> {said}
+case "$1" in
+  is-active) grep -q "^enable .*$3" {said};;
+esac
+""")
+        script.chmod(0o755)
+        systemd = mock.patch("ledge_platform.site.machine.has_systemd", return_value=True)
+        with mock.patch("ledge_platform.site.machine.PATH", f"{stand_in}:{machine.PATH}"), systemd:
+            first = self.init()
+            layout = self.layout
+            wanted = units.started(layout)
+            calls = said.read_text().splitlines()
+            self.assertEqual([calls[0], calls[-1]], ["daemon-reload", f"enable --now --quiet {' '.join(wanted)}"])
+            self.assertEqual(first.count("started ledge-platform-"), len(wanted), first)
+            for name in ("web.service", "broker.service", "servers.path", "boxes.timer", "refresh.timer"):
+                self.assertIn(f"ledge-platform-{name}", wanted)
+            self.assertIn(f"found {len(wanted)} units running", self.init())
+            layout.config_file.write_text(layout.config_file.read_text().replace("mqtt_port = 8883", "mqtt_port = 9883"))
+            self.assertRegex(self.init(), "(?m)^started ledge-platform-broker.service again$")
+            self.assertEqual([call for call in said.read_text().splitlines() if call.startswith("restart")],
+                             ["restart ledge-platform-broker.service"])
 
     def test_options_that_contradict_the_first_run_are_refused(self):
         self.init()

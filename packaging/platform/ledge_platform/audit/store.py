@@ -112,7 +112,7 @@ class Store:
 
     @contextmanager
     def locked(self, wait=True):
-        """One run at a time: a cron line and a person may meet. Without WAIT a BlockingIOError says that one is going on."""
+        """One run at a time: a cron line and a person may meet. Without WAIT, BlockingIOError if one is going on."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.folder / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

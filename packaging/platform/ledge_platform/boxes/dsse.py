@@ -20,7 +20,7 @@ def pae(kind, body):
 
 
 def seal(kind, body, sign, **signature):
-    """The bytes of an envelope. `sign` returns the signature of some bytes; SIGNATURE has the key id and what else goes with it."""
+    """The bytes of an envelope. `sign` returns the signature of some bytes; SIGNATURE has the key id and the like."""
     signed = {**signature, "sig": encode(sign(pae(kind, body)))}
     return json.dumps({"payloadType": kind, "payload": encode(body), "signatures": [signed]}, indent=1).encode() + b"\n"
 

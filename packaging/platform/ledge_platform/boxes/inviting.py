@@ -120,12 +120,13 @@ class Signer:
         leaf = x509.load_pem_x509_certificates(self.chain.encode())[0]
         if not isinstance(self.key, ec.EllipticCurvePrivateKey) or leaf.public_key() != self.key.public_key():
             raise Failure(f"{layout.platform_key} is not the key of {layout.platform_certificate}")
+        ends = moments.text(leaf.not_valid_after_utc)
         if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
-            raise Failure(f"{layout.platform_certificate} was good until {moments.text(leaf.not_valid_after_utc)}: issue another one "
-                          "before boxes are invited")
+            raise Failure(f"{layout.platform_certificate} was good until {ends}: `ledge-platform certificates refresh` "
+                          "issues another one")
         if leaf.not_valid_after_utc < until:
-            print(f"ledge-platform: boxes take these files only until {moments.text(leaf.not_valid_after_utc)}, when the platform's "
-                  "certificate ends that signs them", file=sys.stderr)
+            print(f"ledge-platform: boxes take these files only until {ends}, when the platform's certificate ends",
+                  file=sys.stderr)
 
     def sealed(self, payload):
         body = json.dumps(payload, indent=1).encode()
@@ -159,7 +160,8 @@ def refuse_taken(state, wanted, now, again):
             member = state.members.get(state.folded.get(folded))
             if member:
                 is_revoked = member.state == REVOKED
-                wrong.append(f"{member.name} is {'revoked' if is_revoked else 'a member'} (`ledge-platform box forget` frees its name)")
+                what = "revoked" if is_revoked else "a member"
+                wrong.append(f"{member.name} is {what} (`ledge-platform box forget` frees its name)")
             elif any(waiting.box == box for waiting in state.waiting.values()):
                 wrong.append(f"{box} waits for `ledge-platform box approve`")
         if not again:

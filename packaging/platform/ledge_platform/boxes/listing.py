@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from .. import moments, reports
 from ..certificates.authority import DAY
 from . import requests
-from .answering import RENEWABLE_S
-from .store import MEMBER, REVOKED
+from .rules import RENEWABLE_S
+from .store import REVOKED
 
 EXPECTED, WAITING, EXPIRED = "expected", "waiting", "expired"
 # A certificate with less of its life left than this should have been renewed.
@@ -34,8 +34,9 @@ def rows(state, now):
     found = [of_member(member, state, now) for member in state.members.values()]
     for invitation in state.invitations.values():
         found += of_invitation(invitation, state, now)
-    found += [Row(waiting.box, WAITING, since=waiting.at, note=f"{waiting.reason}; key {waiting.id[:8]}", needs_a_look=True)
-              for waiting in state.waiting.values() if waiting.kind == requests.JOIN]
+    found += [
+        Row(waiting.box, WAITING, since=waiting.at, note=f"{waiting.reason}; key {waiting.id[:8]}", needs_a_look=True)
+        for waiting in state.waiting.values() if waiting.kind == requests.JOIN]
     return sorted(found, key=lambda row: (row.name, row.state))
 
 
@@ -75,8 +76,9 @@ def of_invitation(invitation, state, now):
         names, came = [invitation.name], f"{len(invitation.taken)} of {invitation.count} boxes came"
         note = f"batch: {came}; {note.removeprefix('never came; ')}"
     waiting = {known.box for known in state.waiting.values()}
-    return [Row(name, EXPIRED if is_expired else EXPECTED, invitation.fleet, invitation.group, since=invitation.made, note=note,
-                needs_a_look=is_expired or rest.total_seconds() < EXPIRES_SOON_S, is_batch=invitation.boxes is None)
+    return [Row(name, EXPIRED if is_expired else EXPECTED, invitation.fleet, invitation.group, since=invitation.made,
+                note=note, needs_a_look=is_expired or rest.total_seconds() < EXPIRES_SOON_S,
+                is_batch=invitation.boxes is None)
             for name in names if name not in waiting or invitation.boxes is None]
 
 
@@ -88,8 +90,8 @@ def refusals(state, now):
 
 def lines(state, now):
     found = rows(state, now)
-    yield reports.table(HEAD, [(row.name, row.state, row.fleet or "-", row.until or "-", row.since or "-", row.note or "-")
-                               for row in found])
+    yield reports.table(HEAD, [
+        (row.name, row.state, row.fleet or "-", row.until or "-", row.since or "-", row.note or "-") for row in found])
     if state.held:
         yield f"nothing is issued at present, and requests wait: {state.held}"
     latest = refusals(state, now)
@@ -103,8 +105,9 @@ def lines(state, now):
 def as_json(state, now):
     return {
         "at": moments.text(now), "boxes": [asdict(row) for row in rows(state, now)], "held": state.held,
-        "waiting": [{"box": waiting.box, "kind": waiting.kind, "key": waiting.id, "at": waiting.at, "reason": waiting.reason}
-                    for waiting in state.waiting.values()],
+        "waiting": [
+            {"box": waiting.box, "kind": waiting.kind, "key": waiting.id, "at": waiting.at, "reason": waiting.reason}
+            for waiting in state.waiting.values()],
         "refusals": [asdict(refusal) for refusal in refusals(state, now)],
     }
 

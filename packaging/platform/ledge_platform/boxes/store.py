@@ -86,7 +86,7 @@ class Member:
         return next((known for known in self.certificates if known.serial == serial), None)
 
     def inboxes(self, now):
-        """Those of its certificates that are in use, perhaps by a copy of the box. That of the newest one is kept for good."""
+        """Those of certificates that are in use, perhaps by a copy of the box. That of the newest is kept for good."""
         at = moments.text(now)
         return {known.inbox for known in self.certificates if known is self.newest or known.until > at}
 
@@ -181,7 +181,8 @@ class State:
 
     def refuse(self, inbox, reason, box, now, count=1):
         at = moments.text(now)
-        same = next((known for known in self.refusals if (known.inbox, known.reason, known.box) == (inbox, reason, box)), None)
+        same = next((known for known in self.refusals
+                     if (known.inbox, known.reason, known.box) == (inbox, reason, box)), None)
         if same:
             self.refusals.remove(same)
             self.refusals.append(Refusal(at, inbox, reason, box, same.count + count))

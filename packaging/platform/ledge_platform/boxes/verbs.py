@@ -162,8 +162,8 @@ def forget(given):
         enrolled = forget_log(layout, given.name)
     print(f"{given.name} is forgotten, and its name can be invited again")
     if enrolled:
-        print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more; move that folder away before "
-              "another box takes this name")
+        print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more; move that folder "
+              "away before another box takes this name")
 
 
 def remove_inboxes(layout, member):

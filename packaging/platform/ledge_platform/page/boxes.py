@@ -17,7 +17,7 @@ MOST_VERSIONS, MOST_SUBJECTS = 128, 24  # of a report, as boxes bound it
 
 
 def describe_all(devices, complaints, logs, members, fleets, now, late_s):
-    """All boxes by their names: those of the broker, those with verified logs, and those that joined or are expected."""
+    """All boxes by their names: of the broker, with verified logs, and those that joined or are expected."""
     reported = {device.device: device for device in devices}
     known = {*reported, *logs.devices(), *members.names()} - members.forgotten
     return [describe(name, reported.get(name), complaints.get(name), logs, members, fleets, now, late_s)
@@ -26,7 +26,8 @@ def describe_all(devices, complaints, logs, members, fleets, now, late_s):
 
 def describe(name, device, complaint, logs, members, fleets, now, late_s):
     found, log, row = [], logs.of(name), members.rows.get(name)
-    box = {"device": name, "name": clean.line(name) or "?", "verified": log, "findings": found, "membership": members.of(name)}
+    box = {"device": name, "name": clean.line(name) or "?", "verified": log, "findings": found,
+           "membership": members.of(name)}
 
     def tell(kind, level, text, advice=None):
         found.append({"kind": kind, "level": level, "text": clean.line(text), **({"advice": advice} if advice else {})})
@@ -94,7 +95,8 @@ def look_at_membership(tell, row, device):
     if row is None:
         return
     if row.state == REVOKED and device is not None and device.online:
-        tell(MEMBER, FAIL, "it is revoked, and connected to the broker", "`ledge-platform servers refresh` ends its connection")
+        tell(MEMBER, FAIL, "it is revoked, and connected to the broker",
+             "`ledge-platform servers refresh` ends its connection")
     elif row.needs_a_look:
         tell(MEMBER, WARN, row.note)
     elif row.state == JOINED and device is None:

@@ -22,8 +22,9 @@ class Own:
 
 
 def every(layout):
+    hosts = dict.fromkeys([layout.domain, *layout.addresses])
     return [
-        Own(SERVER, dict.fromkeys([layout.domain, *layout.addresses]), layout.server_certificate, layout.server_key, "broker"),
+        Own(SERVER, hosts, layout.server_certificate, layout.server_key, "broker"),
         Own(PLATFORM, [], layout.platform_certificate, layout.platform_key, "platform"),
     ]
 
@@ -39,17 +40,26 @@ def ensure(layout, users):
         reason = due(own, authority)
         if reason:
             issue(layout, own, authority)
-            lines.append(f"issued {own.certificate} ({reason}), good until {moments.text(chain_of(own)[0].not_valid_after_utc)}")
+            lines.append(f"issued {own.certificate} ({reason}), good until {until(own)}")
         elif chain_of(own)[1:] != [authority.certificate]:
             files.write(own.certificate, pem(chain_of(own)[0]) + pem(authority.certificate))
             lines.append(f"put the new certificate of the issuing authority into {own.certificate}")
         else:
-            lines.append(f"found {own.certificate}, good until {moments.text(chain_of(own)[0].not_valid_after_utc)}")
-    clients = pem(authority.root) + pem(authority.certificate)
-    if layout.clients.exists() and layout.clients.read_bytes() == clients:
+            lines.append(f"found {own.certificate}, good until {until(own)}")
+    content = clients(authority)
+    if layout.clients.exists() and layout.clients.read_bytes() == content:
         return [*lines, f"found {layout.clients}"]
-    files.write(layout.clients, clients)
+    files.write(layout.clients, content)
     return [*lines, f"wrote {layout.clients}"]
+
+
+def until(own):
+    return moments.text(chain_of(own)[0].not_valid_after_utc)
+
+
+def clients(authority):
+    """By this the servers know clients, also those whose own chain has an issuing authority's certificate that ended."""
+    return pem(authority.root) + pem(authority.certificate)
 
 
 def issue(layout, own, authority):
@@ -64,7 +74,8 @@ def lifetime(authority):
     """No certificate outlives the authority that signs it."""
     rest = int((authority.certificate.not_valid_after_utc - moments.now()).total_seconds())
     if rest <= 0:
-        raise Failure(f"the issuing authority has ended: `ledge-platform ca renew {authority.folder} --keys DIR`, with the key of the root")
+        raise Failure(
+            f"the issuing authority has ended: `ledge-platform ca renew {authority.folder} --keys DIR`, with the key of the root")
     return min(LIFETIMES["certificate"], rest)
 
 
@@ -91,9 +102,10 @@ def due(own, authority):
 
 def hosts_of(certificate):
     try:
-        return [name.value for name in certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return []
+    return [name.value for name in found.value]
 
 
 def chain_of(own):

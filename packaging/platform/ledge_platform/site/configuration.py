@@ -41,7 +41,8 @@ def nginx(layout, users):
     if layout.web_server != OWN:
         return site
     # The journal has both logs, and needs no rotation.
-    access = layout.run / "access.log" if layout.is_trial else "syslog:server=unix:/dev/log,nohostname,tag=ledge_platform_web"
+    journal = "syslog:server=unix:/dev/log,nohostname,tag=ledge_platform_web"
+    access = layout.run / "access.log" if layout.is_trial else journal
     return filled("nginx.conf", {
         **values(layout), "USER": users.web, "ACCESS_LOG": access, "SITE": textwrap.indent(site, "    ").rstrip()})
 

@@ -68,14 +68,18 @@ def make(layout, users):
     ]
 
 
-def hand_over(layout, users):
-    """Gives the platform's user what root made inside its folders. Returns lines to print."""
-    owner, count = users.ids("platform", "platform"), 0
+def foreign(layout, users):
+    """What root made inside the folders of the platform's user."""
+    own = users.ids("platform", "platform")[0]
     for attribute in HANDED_OVER:
         for folder, folders, files in os.walk(getattr(layout, attribute)):
-            for name in folders + files:
-                path = os.path.join(folder, name)
-                if os.lstat(path).st_uid != owner[0]:
-                    os.chown(path, *owner, follow_symlinks=False)
-                    count += 1
-    return [f"gave {count} files to {users.platform}"] if count else []
+            paths = (os.path.join(folder, name) for name in folders + files)
+            yield from (path for path in paths if os.lstat(path).st_uid != own)
+
+
+def hand_over(layout, users):
+    """Gives that to the platform's user. Returns lines to print."""
+    found = list(foreign(layout, users))
+    for path in found:
+        os.chown(path, *users.ids("platform", "platform"), follow_symlinks=False)
+    return [f"gave {len(found)} files to {users.platform}"] if found else []

@@ -3,6 +3,7 @@
 All folders are below a root, `/` but for trials and tests. Who may read and write each is in folders.py.
 """
 import contextlib
+import json
 import os
 import pwd
 import re
@@ -39,7 +40,8 @@ class Layout:
         self.platform_certificate, self.platform_key = self.tls / "platform.pem", self.tls / "platform.key"
         # The root and the present issuing authority: by this the servers know clients.
         self.clients = self.tls / "clients.pem"
-        self.nginx_conf, self.mosquitto_conf, self.acl = etc / "nginx.conf", etc / "mosquitto.conf", etc / "mosquitto.acl"
+        self.nginx_conf = etc / "nginx.conf"
+        self.mosquitto_conf, self.acl = etc / "mosquitto.conf", etc / "mosquitto.acl"
         self.repository, self.packages, self.fleet_page = srv / "ledge", srv / "ledge-packages", srv / "ledge-fleet"
         self.box_files = srv / "ledge-boxes"
         self.box_audit, self.box_incoming, self.box_full = (
@@ -93,15 +95,16 @@ class Layout:
         if not self.broker.startswith("mqtts://"):
             one_of("broker", self.broker)
 
-    def settings(self):
-        """The content of platform.toml."""
-        given = {
+    def table(self):
+        return {
             "name": self.name, "domain": self.domain, "https_port": self.https_port, "mqtt_port": self.mqtt_port,
             "region": self.region, "addresses": list(self.addresses), "web_server": self.web_server,
             "broker": self.broker, "ca": self.ca_kind,
         }
-        # Names, addresses and numbers are written in TOML as in Python, with the other quotes.
-        return "".join(f"{key} = {value!r}\n".replace("'", '"') for key, value in given.items())
+
+    def settings(self):
+        """The content of platform.toml. JSON writes such names, numbers and lists as TOML does."""
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.table().items())
 
     @property
     def updates_url(self):

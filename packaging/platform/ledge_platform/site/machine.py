@@ -27,8 +27,9 @@ def program(name):
 
 def run(*words):
     """(exit status, what it printed)."""
+    words = [str(word) for word in words]
     done = subprocess.run(
-        [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     return done.returncode, done.stdout.strip()
 
 

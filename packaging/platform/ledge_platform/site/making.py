@@ -17,6 +17,7 @@ from .written import Written
 
 # What an authority of the administrator brings, and where it goes.
 BROUGHT = ("server.pem", "server.key", "platform.pem", "platform.key", "clients.pem")
+OFFLINE = "offline-keys"
 BROUGHT_TO_CA = ("root.pem", "crl.pem")
 
 
@@ -25,12 +26,11 @@ def begun(root, settings):
     layout = Layout(root)
     if layout.config_file.exists():
         layout = Layout.open(root)
-        found = {"name": layout.name, "domain": layout.domain, "https_port": layout.https_port, "mqtt_port": layout.mqtt_port,
-                 "region": layout.region, "addresses": list(layout.addresses), "web_server": layout.web_server,
-                 "broker": layout.broker, "ca": layout.ca_kind}
+        found = layout.table()
         for key, value in settings.items():
             if found[key] != value:
-                raise Failure(f"{layout.config_file} says {key} = {found[key]!r}: change it there, and run `init` again without that option")
+                raise Failure(
+                    f"{layout.config_file} says {key} = {found[key]!r}: change it there, and run `init` again without that option")
         return layout, True
     layout.take(settings)
     return layout, False
@@ -38,8 +38,7 @@ def begun(root, settings):
 
 def make(layout, found, offline, plain, brought, tell):
     """Every step. TELL prints a line."""
-    if not layout.is_trial and os.geteuid() != 0:
-        raise Failure("run it as root, or with --root DIR for a trial below a folder of your own")
+    refuse_others(layout.root)
     for server, program in ((layout.web_server, "nginx"), (layout.broker, "mosquitto")):
         if server == OWN:
             machine.program(program)
@@ -52,6 +51,8 @@ def make(layout, found, offline, plain, brought, tell):
     for line in folders.make(layout, users):
         tell(line)
     made_offline = [*repository(layout, offline, plain, tell), *own_authority(layout, offline, plain, tell)]
+    # A lock that root makes first would keep the timers out.
+    (layout.repository / ".lock").touch()
     for line in folders.hand_over(layout, users):
         tell(line)
     left = []
@@ -60,10 +61,16 @@ def make(layout, found, offline, plain, brought, tell):
             tell(line)
     else:
         left += take_certificates(layout, users, brought, tell)
-    left += configure(layout, users, tell)
-    for line in [] if left and layout.ca_kind != OWN else start(layout):
+    is_ready = not left
+    replaced, by_hand = configure(layout, users, tell)
+    for line in start(layout, replaced) if is_ready else []:
         tell(line)
-    return made_offline, left
+    return made_offline, left + by_hand
+
+
+def refuse_others(root):
+    if not Layout(root).is_trial and os.geteuid() != 0:
+        raise Failure("run it as root, or with --root DIR for a trial below a folder of your own")
 
 
 def repository(layout, offline, plain, tell):
@@ -71,9 +78,22 @@ def repository(layout, offline, plain, tell):
     if there.newest("root") and not there.unfinished:
         tell(f"found the repository {layout.repository}")
         return []
+    remember_offline(layout, offline)
     ceremony.init(layout.repository, layout.keys, offline, 3, 2, "none" if plain else "offline", {})
     tell(f"made the repository {layout.repository}, its online keys in {layout.keys} and its offline keys in {offline}")
     return [offline]
+
+
+def remember_offline(layout, folder):
+    """`doctor` looks there, in case nobody moves the keys away."""
+    known = offline_folders(layout)
+    if folder not in known:
+        files.write(layout.site_state / OFFLINE, "".join(f"{path}\n" for path in [*known, folder]).encode())
+
+
+def offline_folders(layout):
+    path = layout.site_state / OFFLINE
+    return [Path(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def own_authority(layout, offline, plain, tell):
@@ -83,6 +103,7 @@ def own_authority(layout, offline, plain, tell):
     if there.root_file.exists() and not there.unfinished:
         tell(f"found the certificate authority {layout.ca}")
         return []
+    remember_offline(layout, offline)
     authority.init(layout.ca, offline, layout.name, {}, not plain)
     tell(f"made the certificate authority {layout.ca}, the key of its root in {offline}")
     return [offline]
@@ -105,7 +126,7 @@ def take_certificates(layout, users, brought, tell):
 
 
 def configure(layout, users, tell):
-    """Writes the files of nginx, mosquitto and systemd. Returns what is left to do by hand."""
+    """Writes the files of nginx, mosquitto and systemd. Returns (the files that were others, what is left to do by hand)."""
     written, left = Written(layout), []
     tell(written.put(layout.nginx_conf, configuration.nginx(layout, users)))
     if layout.web_server == EXISTING:
@@ -113,7 +134,8 @@ def configure(layout, users, tell):
         left.append(f"let your nginx write to {layout.box_files} and {layout.join}, as the user {users.web}")
     tell(written.put(layout.acl, configuration.acl()))
     if "://" in layout.broker:
-        left.append(f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")
+        left.append(
+            f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")
     else:
         tell(written.put(layout.mosquitto_conf, configuration.mosquitto(layout, users)))
     if layout.broker == EXISTING:
@@ -124,11 +146,11 @@ def configure(layout, users, tell):
         if not line.startswith(("found", "wrote /")):
             tell(line)
     tell(f"{len(lines)} systemd units are in {layout.units}")
-    return left
+    return written.replaced, left
 
 
-def start(layout):
-    """Starts what is not running where systemd is. Returns lines to print."""
+def start(layout, replaced):
+    """Starts what is not running where systemd is, and again what is by files that were replaced. Returns lines to print."""
     if machine.has_systemd(layout):
         systemctl = machine.program("systemctl")
         machine.must_run(systemctl, "daemon-reload")
@@ -136,13 +158,23 @@ def start(layout):
         stopped = [unit for unit in wanted if machine.run(systemctl, "is-active", "--quiet", unit)[0]]
         servers.remember(layout)
         machine.must_run(systemctl, "enable", "--now", "--quiet", *wanted)
-        return [f"started {unit}" for unit in stopped] or [f"found {len(wanted)} units running"]
+        again = [unit for unit in wanted if unit not in stopped and files_of(layout, unit) & replaced]
+        for unit in again:
+            machine.must_run(systemctl, "restart", unit)
+        lines = [f"started {unit}" for unit in stopped] + [f"started {unit} again" for unit in again]
+        return lines or [f"found {len(wanted)} units running"]
     lines = []
     if layout.web_server == OWN:
         lines.append(f"  {shlex.join([machine.program('nginx'), '-e', 'stderr', '-c', str(layout.nginx_conf)])}")
     if layout.broker == OWN:
         lines.append(f"  {shlex.join([machine.program('mosquitto'), '-c', str(layout.mosquitto_conf)])}")
     return ["systemd does not run here: start the servers by hand", *lines] if lines else []
+
+
+def files_of(layout, unit):
+    """What a unit reads when it starts."""
+    read = {units.WEB: {layout.nginx_conf}, units.BROKER: {layout.mosquitto_conf, layout.acl}}
+    return {layout.units / unit} | read.get(unit, set())
 
 
 def offline_folder(layout, given):

@@ -1,8 +1,8 @@
 """Tells nginx and the broker what has changed: certificates, and who is refused from now on.
 
-nginx ends idle connections of its old configuration at a reload, and the others after worker_shutdown_timeout. mosquitto
-2.0 reads its certificate, the authorities of clients and the list of revoked certificates again after SIGHUP, and keeps
-the connections that are open: to end those of revoked boxes, it has to start again.
+nginx ends idle connections of its old configuration at a reload, and others after worker_shutdown_timeout. mosquitto 2.0
+reads its certificate, the authorities of clients and the list of revoked certificates again after SIGHUP, and keeps the
+connections that are open: to end those of revoked boxes, it has to start again.
 """
 import hashlib
 import json
@@ -17,8 +17,11 @@ STATE = "servers.json"
 def digests(layout):
     """What both servers read, and what is changed when open connections have to end."""
     def of(*paths):
-        return hashlib.sha256(b"".join(path.read_bytes() + b"\0" if path.exists() else b"\1" for path in paths)).hexdigest()
-    return {"read": of(layout.ca / "crl.pem", layout.server_certificate, layout.clients), "ended": of(layout.ca / "revoked")}
+        contents = (path.read_bytes() if path.exists() else b"" for path in paths)
+        return hashlib.sha256(b"\0".join(contents)).hexdigest()
+
+    read = of(layout.ca / "crl.pem", layout.server_certificate, layout.clients)
+    return {"read": read, "ended": of(layout.ca / "revoked")}
 
 
 def refresh(layout):

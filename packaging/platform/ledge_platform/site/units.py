@@ -50,7 +50,8 @@ def jobs(layout):
             "Sign the online roles again before they expire", writes=("repository",)),
         Job("verify", "04:40", ("verify", layout.repository), "Go through the repository as a box does"),
         Job("page", FIVE_MINUTELY,
-            ("page", layout.repository, layout.fleet_page, "--quiet", *broker_options(layout), *state, "--boxes", layout.boxes),
+            ("page", layout.repository, layout.fleet_page, "--quiet", *broker_options(layout), *state,
+             "--boxes", layout.boxes),
             "Write the page of the fleet", writes=("fleet_page",)),
         Job("audit", "05,17:20", ("audit", "verify", layout.box_audit, "--quiet", *state),
             "Verify the new records of the boxes' audit logs", writes=("audit_state",)),
@@ -61,14 +62,16 @@ def jobs(layout):
         Job("tidy", "Sun 03:10", ("audit", "tidy", layout.box_audit), "Remove partial tiles that have become whole",
             user="web", writes=("box_files",)),
         Job("packages", "04:50", ("package", "publish", layout.packages, "--keys", layout.keys),
-            "Sign the index of the packages again", writes=("packages", "keys"), needs=layout.packages / ".ledge-packages.json"),
+            "Sign the index of the packages again", writes=("packages", "keys"),
+            needs=layout.packages / ".ledge-packages.json"),
     ]
     if layout.ca_kind == OWN:
         found += [
-            Job("revoked", "03:25", ("ca", "refresh", layout.ca), "Sign the list of revoked certificates again", writes=("ca",)),
+            Job("revoked", "03:25", ("ca", "refresh", layout.ca), "Sign the list of revoked certificates again",
+                writes=("ca",)),
             # As root, because the key of the servers is not the platform's to read.
-            Job("certificates", "03:35", ("certificates", "refresh", *here), "Renew the certificates of the platform's servers",
-                user="root", writes=("ca", "tls"),
+            Job("certificates", "03:35", ("certificates", "refresh", *here),
+                "Renew the certificates of the platform's servers", user="root", writes=("ca", "tls"),
                 capabilities="CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_SETUID CAP_SETGID"),
         ]
     found.append(
@@ -190,7 +193,7 @@ Wants=network-online.target
 [Service]
 User={user}
 ExecStart={command}
-# 0: the rollout is over, 1: it was paused. After another status, such as for a broker that is down, systemd tries again.
+# 0: the rollout is over, 1: it was paused. After another status, as for a broker that is down, systemd tries again.
 Restart=on-failure
 RestartPreventExitStatus=1
 RestartSec=30
@@ -212,7 +215,8 @@ def texts(layout, users):
     found[f"{SERVERS}.path"] = PATHS.format(changed=changed, service=f"{SERVERS}.service")
     if layout.web_server == OWN:
         found[WEB] = WEB_SERVICE.format(
-            nginx=machine.program("nginx"), conf=layout.nginx_conf, writes=f"{layout.box_files} {layout.join}", hardened=HARDENED)
+            nginx=machine.program("nginx"), conf=layout.nginx_conf, writes=f"{layout.box_files} {layout.join}",
+            hardened=HARDENED)
     if layout.broker == OWN:
         found[BROKER] = BROKER_SERVICE.format(
             user=users.broker, mosquitto=machine.program("mosquitto"), conf=layout.mosquitto_conf, hardened=HARDENED)
@@ -222,6 +226,14 @@ def texts(layout, users):
         user=users.platform, command=" ".join(str(word) for word in (machine.tool(), *watch)),
         writes=f"{layout.repository} {layout.fleet_page}", hardened=HARDENED)
     return found
+
+
+def states(names):
+    """{unit: {property: value}} by systemd."""
+    properties = ("Id", "ActiveState", "Result", "ExecMainExitTimestamp")
+    said = machine.must_run(machine.program("systemctl"), "show", f"--property={','.join(properties)}", *names)
+    blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.split("\n\n")]
+    return {name: {**dict.fromkeys(properties, ""), **block} for name, block in zip(names, blocks)}
 
 
 def watched(layout):

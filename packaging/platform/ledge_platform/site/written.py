@@ -10,6 +10,7 @@ class Written:
 
     def __init__(self, layout):
         self.root, self.file = layout.root, layout.site_state / "written.json"
+        self.replaced = set()  # what was there with other content, and is ours
         self.hashes = json.loads(self.file.read_text()) if self.file.exists() else {}
 
     def put(self, path, content, mode=0o644):
@@ -21,6 +22,7 @@ class Written:
             return f"kept {path}, which was changed by hand; compare it with {fresh}"
         if present != wanted:
             files.write(path, content.encode(), mode)
+            self.replaced |= {path} if present else set()
         fresh.unlink(missing_ok=True)
         self.hashes[name] = wanted
         return f"{'found' if present == wanted else 'wrote again' if present else 'wrote'} {path}"
