@@ -2,6 +2,7 @@
 //! program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
 
 mod booted;
+mod upgrades;
 mod root;
 
 use std::path::{Path, PathBuf};

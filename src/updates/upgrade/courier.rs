@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ledge_base::durable;
-use ledge_base::names::DeviceName;
+use ledge_base::names::{DeviceName, ModelVersion};
+use ledge_base::{clock, durable};
 use tokio::sync::watch;
 
 use super::config::UpgradesConfig;
@@ -105,7 +105,7 @@ impl UpgradeCourier {
             }
             let error = last_error.clone().or_else(|| record.as_ref().err().cloned());
             let error = if self.config.enable { error } else { Some(OFF.to_owned()) };
-            self.report(&installed, record.unwrap_or_default(), &desired, error);
+            self.report(&installed, &record.unwrap_or_default(), &desired, error);
             match self.pause().await {
                 ControlFlow::Continue(true) => asked = None,
                 ControlFlow::Continue(false) => {}
@@ -178,14 +178,14 @@ impl UpgradeCourier {
     fn report(
         &self,
         installed: &InstalledPackage,
-        record: UpgradeRecord,
+        record: &UpgradeRecord,
         desired: &DesiredStates,
         error: Option<String>,
     ) {
         let subject = installed.subject();
         let waiting = self.updates.status().check.waiting.get(&subject).cloned();
-        let report = subject_report(&subject, &record, waiting.map(|waiting| WaitingRolloutReport::from(&waiting)), error);
-        let is_known = desired.contains_key(&subject) || record != UpgradeRecord::default();
+        let report = subject_report(&subject, record, waiting.map(|waiting| WaitingRolloutReport::from(&waiting)), error);
+        let is_known = desired.contains_key(&subject) || *record != UpgradeRecord::default();
         self.updates.update_status(|status| status.package = is_known.then_some(report));
     }
 }
@@ -216,19 +216,19 @@ fn subject_report(
         UpgradePhase::Watching { job, since_ms, .. } => (RolloutPhase::Active.name(), Some(job), *since_ms),
         UpgradePhase::Returning { job, .. } => (RolloutPhase::Active.name(), Some(job), 0),
     };
-    let since_s = if since_ms == 0 { 0 } else { ledge_base::clock::unix_millis().saturating_sub(since_ms) / 1000 };
+    let in_stage_ms = if since_ms == 0 { 0 } else { clock::unix_millis().saturating_sub(since_ms) };
     let version = job.map_or(record.release, |job| Some(job.release));
     SubjectReport {
         subject: subject.to_string(),
-        version: version.map(|version| version.get()),
+        version: version.map(ModelVersion::get),
         digest: None,
-        previous: job.and_then(|job| job.previous_release).map(|version| version.get()),
+        previous: job.and_then(|job| job.previous_release).map(ModelVersion::get),
         pinned: false,
         stage: stage.to_owned(),
         trial: job.map(|job| TrialReport {
             rollout: job.rollout.to_string(),
             version: job.release.get(),
-            since_s,
+            since_s: in_stage_ms / 1000,
             held: None,
             fault: None,
         }),

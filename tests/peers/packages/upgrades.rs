@@ -1,0 +1,295 @@
+//! Upgrades of Ledge itself, ordered by a platform, on a box with systemd and without a network: the repository is a folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{build, package};
+use crate::daemon::{setup_root, write};
+use crate::machine::{Booted as _, Machine};
+use crate::platform::Platform;
+use crate::tools::{path_of, run};
+
+/// The folders of the packages and of the repository in the machine.
+const PACKAGES: &str = "/mnt/packages";
+const REPOSITORY: &str = "/mnt/repository";
+
+/// The state of root's service.
+const STATE: &str = "/var/lib/ledge-upgrade/state.json";
+
+/// What a version of the package does, besides its number.
+enum Change {
+    Nothing,
+    /// The program ends at once.
+    DoesNotStart,
+    /// Its script fails.
+    DoesNotInstall,
+    /// Its program is this script, with the real one next to it as `ledge.real`.
+    Program(&'static str),
+}
+
+/// Serves without the models of the owner.
+const LOSES_MODELS: &str = "#!/bin/sh
+if [ \"$1\" = serve ]; then exec /usr/bin/ledge.real \"$@\" --set repository.path=/run/ledge; fi
+exec /usr/bin/ledge.real \"$@\"
+";
+
+/// Fills memory that belongs to the service.
+const EATS_MEMORY: &str = "#!/bin/sh
+if [ \"$1\" = serve ]; then head -c 600M /dev/zero > /run/ledge/fat; fi
+exec /usr/bin/ledge.real \"$@\"
+";
+
+/// Ends the service some seconds after it was ready.
+const ENDS: &str = "#!/bin/sh
+if [ \"$1\" = serve ]; then (sleep 8; kill -9 $$) & fi
+exec /usr/bin/ledge.real \"$@\"
+";
+
+/// A box and its platform.
+struct Fleet {
+    packages: TempDir,
+    platform: Platform,
+    machine: Machine,
+    /// The package as it was built.
+    built: PathBuf,
+    releases: u64,
+}
+
+impl Fleet {
+    /// A box with version 0.9.1-1, which is release 1.
+    fn new() -> Self {
+        let packages = tempfile::tempdir().unwrap();
+        build("deb", &packages, &["slim"]);
+        let built = package(&packages, "ledge-slim_");
+        let platform = Platform::new();
+        let (runtimes, models) = (setup_root().join("runtimes").canonicalize().unwrap(), setup_root().join("models"));
+        let machine = Machine::bare(&[
+            (packages.path(), PACKAGES),
+            (&platform.repository(), REPOSITORY),
+            (&runtimes, "/usr/lib/ledge/runtimes"),
+            (&models, "/mnt/models"),
+        ]);
+        let mut fleet = Self { packages, platform, machine, built, releases: 0 };
+        let first = fleet.version("0.9.1-1", &Change::Nothing);
+        fleet.sign(&first);
+        let name = first.file_name().unwrap().to_str().unwrap().to_owned();
+        fleet.machine.shell(&format!("cd {PACKAGES} && apt-get install --yes ./{name}"));
+        let config = format!(
+            "[device]\nid = 'box-1'\n[updates]\nrepository = 'file://{REPOSITORY}'\n\
+             root_file = '/var/lib/ledge-upgrade/root.json'\npoll_interval_s = 5\n[upgrades]\nenable = true\n"
+        );
+        fleet.machine.shell(&format!(
+            "mkdir -p /var/lib/ledge-upgrade && cp {REPOSITORY}/root.json /var/lib/ledge-upgrade/ && \
+             printf '%s' \"{config}\" >> /etc/ledge/ledge.toml && systemctl restart ledge && \
+             systemctl start ledge-upgrade"
+        ));
+        fleet.machine.models(&["wine_mlp"]);
+        fleet.machine.shell("chown -R ledge: /var/lib/ledge/models && systemctl reload ledge");
+        fleet.machine.until("the model answers", |machine| {
+            machine.ask(&["curl", "-sS", "-X", "POST", "127.0.0.1:8000/v2/repository/index"]).contains("READY")
+        });
+        fleet
+    }
+
+    /// Another version of the package.
+    fn version(&self, version: &str, change: &Change) -> PathBuf {
+        let tree = self.packages.path().join("tree");
+        let _ = std::fs::remove_dir_all(&tree);
+        run(Command::new(path_of("dpkg-deb")).arg("--raw-extract").args([&self.built, &tree]));
+        let control = tree.join("DEBIAN/control");
+        let text = std::fs::read_to_string(&control).unwrap();
+        let now = format!("Version: {}-1", env!("CARGO_PKG_VERSION"));
+        write(&control, text.replacen(&now, &format!("Version: {version}"), 1).as_bytes());
+        match change {
+            Change::Nothing => {}
+            Change::DoesNotStart => write(&tree.join("usr/bin/ledge"), b"#!/bin/sh\nexit 1\n"),
+            Change::DoesNotInstall => write(&tree.join("DEBIAN/postinst"), b"#!/bin/sh\nexit 1\n"),
+            Change::Program(script) => {
+                let program = tree.join("usr/bin/ledge");
+                std::fs::copy(&program, tree.join("usr/bin/ledge.real")).unwrap();
+                write(&program, script.as_bytes());
+            }
+        }
+        let made = self.packages.path().join(format!("ledge-slim_{version}_amd64.deb"));
+        run(Command::new(path_of("dpkg-deb"))
+            .args(["--root-owner-group", "-Zgzip", "-z1", "--build"])
+            .args([&tree, &made]));
+        made
+    }
+
+    /// Signs a package as the next release.
+    fn sign(&mut self, package: &Path) -> u64 {
+        self.releases += 1;
+        self.platform.run(&["upgrade", "add"], &[&self.releases.to_string(), package.to_str().unwrap()]);
+        self.releases
+    }
+
+    /// Rolls a release out to all boxes, and waits until the box has come to an end with it. Returns the state.
+    fn roll_out(&mut self, release: u64) -> Value {
+        let id = format!("r-{release}");
+        let target = format!("packages/ledge-slim/{release}");
+        self.platform.run(
+            &["rollout", "start"],
+            &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=15,max_s=60"],
+        );
+        self.end_of(release)
+    }
+
+    fn state(machine: &Machine) -> Option<Value> {
+        serde_json::from_str(&machine.ask(&["cat", STATE])).ok()
+    }
+
+    #[track_caller]
+    fn end_of(&mut self, release: u64) -> Value {
+        let is_over = |machine: &mut Machine| {
+            let state = Self::state(machine);
+            state.is_some_and(|state| state["phase"]["phase"] == "idle" && state["last"]["release"] == release)
+        };
+        // Each wait has a limit; a rollback takes several.
+        for _ in 0..3 {
+            let state = Self::state(&self.machine);
+            if state.is_some_and(|state| state["last"]["release"] == release && state["phase"]["phase"] == "idle") {
+                break;
+            }
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.machine.until("the upgrade ends", is_over)))
+                .is_ok()
+            {
+                break;
+            }
+        }
+        self.machine.until("the upgrade ends", is_over);
+        Self::state(&self.machine).unwrap()
+    }
+
+    fn installed(&self) -> String {
+        self.machine.ask(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "ledge-slim"])
+    }
+
+    #[track_caller]
+    fn assert_serves(&mut self, version: &str) {
+        assert_eq!(self.installed(), format!("install ok installed {version}"));
+        self.machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
+        self.machine.until("the box answers", |machine| {
+            machine.ask(&["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "127.0.0.1:8000/v2/health/live"])
+                == "200"
+        });
+        self.machine.shell("ledge audit verify");
+    }
+
+    fn journal(&self) -> String {
+        self.machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"])
+    }
+}
+
+fn fault(state: &Value) -> Option<&str> {
+    state["last"]["fault"][0].as_str()
+}
+
+#[test]
+fn a_platform_upgrades_a_box_and_each_bad_version_is_taken_back() {
+    let mut fleet = Fleet::new();
+    fleet.machine.shell("ledge keys create till-7 --role infer > /root/till-7.key; cp /var/lib/ledge/keys.json /root/");
+
+    let good = fleet.version("0.9.2-1", &Change::Nothing);
+    let release = fleet.sign(&good);
+    let state = fleet.roll_out(release);
+    assert_eq!(fault(&state), None, "{state}\n{}", fleet.journal());
+    fleet.assert_serves("0.9.2-1");
+    fleet.machine.shell("cmp /var/lib/ledge/keys.json /root/keys.json");
+    // The platform hears of it as of any other release.
+    let report = fleet.machine.shell("ledge update status --json");
+    assert!(report.contains("packages/ledge-slim") && report.contains("committed"), "{report}");
+
+    for (version, change, cause) in [
+        ("0.9.3-1", Change::DoesNotInstall, "install"),
+        ("0.9.4-1", Change::DoesNotStart, "start"),
+        ("0.9.5-1", Change::Program(EATS_MEMORY), "memory"),
+        ("0.9.6-1", Change::Program(ENDS), "start"),
+        ("0.9.7-1", Change::Program(LOSES_MODELS), "models"),
+    ] {
+        let bad = fleet.version(version, &change);
+        let release = fleet.sign(&bad);
+        let state = fleet.roll_out(release);
+        assert_eq!(fault(&state), Some(cause), "{state}\n{}", fleet.journal());
+        fleet.assert_serves("0.9.2-1");
+        fleet.machine.shell("cmp /var/lib/ledge/keys.json /root/keys.json; test ! -e /var/lib/ledge-upgrade/ledge");
+    }
+}
+
+#[test]
+fn no_order_but_that_of_the_signed_metadata_is_carried_out() {
+    let mut fleet = Fleet::new();
+    let good = fleet.version("0.9.2-1", &Change::Nothing);
+    let release = fleet.sign(&good);
+    fleet.roll_out(release);
+    fleet.assert_serves("0.9.2-1");
+    let ask = "systemctl start ledge-upgrade; true";
+
+    // A fleet key can name an older release; root's service refuses it.
+    fleet.platform.run(
+        &["rollout", "start"],
+        &["--id", "older", "--target", "packages/ledge-slim/1", "--waves", "all", "--allow-downgrade"],
+    );
+    fleet.machine.until("the older release is refused", |machine| {
+        machine.shell(ask);
+        machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"]).contains("is older than")
+    });
+    fleet.assert_serves("0.9.2-1");
+
+    // The daemon's user changes the package, and then the metadata.
+    let next = fleet.version("0.9.3-1", &Change::DoesNotStart);
+    let release = fleet.sign(&next);
+    fleet.machine.shell("systemctl stop ledge-upgrade.path");
+    let target = format!("packages/ledge-slim/{release}");
+    fleet.platform.run(&["rollout", "start"], &["--id", "next", "--target", &target, "--waves", "all"]);
+    let folder = "/var/lib/ledge/updates/upgrade";
+    let of_release = format!("{folder}/targets/packages/ledge-slim/{release}");
+    fleet.machine.until("the package is copied", |machine| {
+        machine.try_shell(&format!("grep -q next {folder}/order")).status.success()
+    });
+    fleet.machine.shell(&format!("systemctl stop ledge; f=$(ls {of_release}/*.deb); cp --remove-destination {PACKAGES}/ledge-slim_0.9.1-1_amd64.deb $f; chown ledge $f"));
+    fleet.machine.shell("systemctl start ledge");
+    fleet.machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
+    let refused = fleet.machine.try_shell("ledge upgrade 2>&1");
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(said.contains("another length") || said.contains("not the package that was signed"), "{said}");
+    fleet.machine.shell(&format!("sed -i 's/\"version\": 1/\"version\": 9/' {folder}/metadata/*.packages.json"));
+    let refused = fleet.machine.try_shell("ledge upgrade 2>&1");
+    assert!(!refused.status.success(), "{}", String::from_utf8_lossy(&refused.stdout));
+    fleet.assert_serves("0.9.2-1");
+}
+
+/// `kill -9` of root's service and of the package manager, which systemd counts as one, at places of an upgrade; then both
+/// start again, as after a power cut.
+#[test]
+fn an_upgrade_that_is_killed_anywhere_ends_with_one_whole_version() {
+    let places: u32 = std::env::var("UPGRADE_KILLS").map_or(6, |count| count.parse().unwrap());
+    let mut fleet = Fleet::new();
+    let mut minor = 1;
+    for place in 0..places {
+        minor += 1;
+        let version = format!("0.9.{minor}-1");
+        let next = fleet.version(&version, &Change::Nothing);
+        let release = fleet.sign(&next);
+        let before = fleet.installed();
+        let target = format!("packages/ledge-slim/{release}");
+        let id = format!("k-{release}");
+        fleet.platform.run(
+            &["rollout", "start"],
+            &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=1,max_s=60"],
+        );
+        fleet.machine.until("the upgrade begins", |machine| {
+            Fleet::state(machine).is_some_and(|state| state["phase"]["phase"] != "idle" || state["last"]["release"] == release)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(place) * 3000 / u64::from(places)));
+        fleet.machine.shell("systemctl kill --signal=KILL ledge-upgrade; systemctl kill --signal=KILL ledge; true");
+        fleet.machine.shell("systemctl reset-failed; systemctl start --no-block ledge ledge-upgrade");
+        let state = fleet.end_of(release);
+        assert_eq!(fault(&state), None, "{place}: from {before}: {state}\n{}", fleet.journal());
+        fleet.assert_serves(&version);
+        fleet.machine.shell("test -z \"$(dpkg --audit)\"");
+    }
+}
