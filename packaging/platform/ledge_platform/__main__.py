@@ -21,6 +21,7 @@ from . import (
     release,
     reports,
     rollouts,
+    upgrades,
     verify,
     waves,
     watching,
@@ -84,7 +85,7 @@ def repository_init(given):
 def key_list(given):
     repository, ring = opened(given)
     lines = []
-    for role in ROLES:
+    for role in repository.roles:
         accepted, signed = repository.delegation(role)[1], repository.load(role).signed
         for keyid in accepted.keyids:
             path = ring.found.get(keyid)
@@ -156,7 +157,7 @@ def refresh(given):
         timestamp = repository.load("timestamp").signed
     signed_at = timestamp.unrecognized_fields[SIGNED_AT]
     tell(f"timestamp {timestamp.version}, signed {signed_at}, good until {moments.text(timestamp.expires)}")
-    for role in OFFLINE:
+    for role in filter(repository.exists, OFFLINE):
         rest = left(repository.load(role).signed)
         if rest < given.warn:
             days = max(0, int(rest // 86_400))
@@ -254,6 +255,47 @@ def runtime_add(given):
     add_release(given, repository, ring, sorted(contents)[0], contents, description_of(given, {}))
 
 
+def upgrade_add(given):
+    repository, ring = opened(given)
+    name, files, description = upgrades.described(given.files)
+    version = names.Release(f"{names.PACKAGES}/{name}", given.version)
+    if not repository.exists("packages"):
+        raise Failure(f"{given.repository} has no role for packages: `ledge-platform upgrade add-role` adds it")
+    with repository.locked():
+        upgrades.refuse_older(repository, version, description["package"])
+        description.update(description_of(given, {}), semantic_version=description["package"]["version"])
+        public = release.add(repository, ring, version, sorted(files)[0], files, description)
+    told(public, f"signed {version}: {name} {description['package']['version']}, {len(files)} packages")
+
+
+def upgrade_list(given):
+    repository = Repository.open(given.repository)
+    found = release.listing(repository, "packages") if repository.exists("packages") else []
+    rows = [(str(version), description["package"]["version"],
+             ", ".join(f"{each['format']} {each['architecture']}" for each in description["package"]["files"]), f"{size:,}")
+            for version, description, size in found]
+    tell(reports.table(("RELEASE", "VERSION", "FOR", "BYTES"), rows))
+
+
+def upgrade_remove(given):
+    repository, ring = opened(given)
+    version = names.Release(f"{names.PACKAGES}/{given.name}", given.version)
+    with repository.locked():
+        upgrades.refuse_way_back(repository, version)
+        manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
+        public, _ = release.remove(repository, ring, version, manifests)
+    told(public, f"{version} is not signed any more")
+
+
+def upgrade_add_role(given):
+    repository, ring = opened(given)
+    name = ceremony.KEY_NAMES["packages"]
+    words = None if given.plain else keys.new_passphrase(name)
+    with repository.locked():
+        public = ceremony.add_packages_role(repository, ring, given.new_keys, words)
+    told(public, f"{given.new_keys / name}.pem signs packages from now on: move it to a stick")
+
+
 def named(given):
     return names.Release(f"{names.FOLDERS[given.verb]}/{given.name}", given.version)
 
@@ -314,6 +356,7 @@ def rollout_start(given):
         "max_attempts": given.max_attempts, "byte_budget": given.byte_budget,
         "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
     rollout = manifest.completed(rollout)
+    upgrades.refuse_without_way_back(repository, names.release(target))
     with repository.locked():
         def change(manifest, notes):
             rollouts.start(manifest, notes, rollout)
@@ -481,6 +524,10 @@ VERBS = {
     "model add": model_add,
     "configuration add": configuration_add,
     "runtime add": runtime_add,
+    "upgrade add": upgrade_add,
+    "upgrade list": upgrade_list,
+    "upgrade remove": upgrade_remove,
+    "upgrade add-role": upgrade_add_role,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
     **boxes.VERBS,

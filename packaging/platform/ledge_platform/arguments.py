@@ -8,7 +8,7 @@ from . import catalogues, ceremony, manifest, moments, names, waves
 from .boxes import inviting
 from .certificates.authority import LIFETIMES
 from .errors import Failure
-from .repository import ROLES
+from .repository import OFFLINE, ROLES
 from .site.layout import EXISTING, OWN
 
 EPILOG = """\
@@ -129,6 +129,7 @@ def parser():
         releases(verbs, kind)
     catalogue(verbs)
     package(verbs)
+    upgrade(verbs)
     authority(verbs)
     boxes(verbs)
     rollout(verbs)
@@ -257,6 +258,29 @@ def releases(verbs, kind):
     )
     removing.add_argument("name", type=checked(names.name), metavar="NAME")
     removing.add_argument("version", type=checked(names.version), metavar="VERSION")
+
+
+def upgrade(verbs):
+    group = verbs.add_parser(
+        "upgrade", help="packages of Ledge itself, which a rollout brings to boxes"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    adding = verb(
+        group, "add", "sign the packages of one version as a release; a rollout names it packages/NAME/RELEASE",
+        signs="needed: programs; snapshot and timestamp make it public")
+    adding.add_argument("version", type=checked(names.version), metavar="RELEASE", help="1 for the version that boxes have now")
+    adding.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="debs and rpms of one package, each of another architecture or format")
+    requirements(adding)
+    verb(group, "list", "the signed packages")
+    removing = verb(
+        group, "remove", "take a release out", signs="needed: programs; snapshot and timestamp make it public")
+    removing.add_argument("name", type=checked(names.name), metavar="NAME", help="such as ledge-slim")
+    removing.add_argument("version", type=checked(names.version), metavar="RELEASE")
+    role = verb(
+        group, "add-role", "give a repository from before them the role for packages of Ledge itself",
+        signs="needed: targets; snapshot and timestamp make it public")
+    role.add_argument("--new-keys", type=Path, required=True, metavar="DIR", help="where the new key programs goes")
+    role.add_argument("--plain", action="store_true", help="under no passphrase, for a trial")
 
 
 def model_options(adding):
@@ -398,6 +422,7 @@ def boxes(verbs):
     add("--fleet", type=checked(names.name), metavar="FLEET", help="that the boxes join (default: that of the box's settings)")
     add("--group", type=checked(names.name), metavar="GROUP", help="of the fleet")
     add("--settings", type=Path, metavar="SETTINGS.toml", help="settings that each box starts with, as for `configuration add`")
+    add("--packages", action="store_true", help="let the platform upgrade Ledge itself on the boxes (`upgrade add`)")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="where NAME.join goes (here); it is secret until it is used")
     add("--again", action="store_true", help="replace open invitations: their join files are worth nothing then")
 
@@ -665,7 +690,7 @@ def roles(verbs):
     )
     verb(root, "sign", "add signatures to the root that waits for them", signs="needed: a root key")
     renewing = verb(verbs, "renew", "sign an offline role anew before it expires", signs="needed: that of the role")
-    renewing.add_argument("role", choices=("root", "targets", "models"))
+    renewing.add_argument("role", choices=OFFLINE)
     refreshing = verb(
         verbs,
         "refresh",

@@ -17,11 +17,18 @@ LIFETIMES = {
     "root": 365 * DAY,
     "targets": 365 * DAY,
     "models": 365 * DAY,
+    "packages": 365 * DAY,
     "fleet": 7 * DAY,
     "snapshot": 7 * DAY,
     "timestamp": 2 * DAY,
 }
-DELEGATED = {"models": ["models/*/*/*", "configurations/*/*/*", "runtimes/*/*/*"], "fleet": ["fleet/*/*"]}
+DELEGATED = {
+    "models": ["models/*/*/*", "configurations/*/*/*", "runtimes/*/*/*"],
+    "packages": ["packages/*/*/*"],
+    "fleet": ["fleet/*/*"],
+}
+# `packages.asc` is the key of apt and dnf.
+KEY_NAMES = {"packages": "programs"}
 
 
 def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt, lifetimes):
@@ -37,7 +44,7 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
         offline = role in OFFLINE
         where = offline_folder if offline else ring_folder
         encrypted = encrypt == "all" or encrypt == "offline" and offline
-        for name in [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [role]:
+        for name in [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [KEY_NAMES.get(role, role)]:
             wanted.append((role, where, name, keys.new_passphrase(name) if encrypted else None))
     private = {
         name: keys.resumed_or_new(where / f"{name}.pem", words, Ed25519PrivateKey.generate, repository.unfinished)
@@ -76,7 +83,8 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     delegated_keys = {key.keyid: key for role in DELEGATED for key in made[role]}
     targets = signed_of(Targets, "targets", delegations=Delegations(delegated_keys, roles))
     write("targets", Metadata(targets))
-    write("models", Metadata(signed_of(Targets, "models")))
+    for role in ("models", "packages"):
+        write(role, Metadata(signed_of(Targets, role)))
     fleet = signed_of(Targets, "fleet")
     first = manifest.empty("default", moments.now())
     path = manifest.path("default")
@@ -90,6 +98,25 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     write("timestamp", Metadata(timestamp))
     repository.unfinished.end()
     return repository, ring
+
+
+def add_packages_role(repository, ring, folder, words):
+    """Gives a repository from before them the role for packages of Ledge itself. Whether that is public."""
+    if repository.exists("packages"):
+        raise Failure(f"{repository.folder} has the role packages already")
+    repository.need(["targets"], ring)
+    key = keys.generate(folder, KEY_NAMES["packages"], words)
+    ring = keys.KeyRing([*ring.folders, folder])
+    metadata = repository.load("targets")
+    delegations = metadata.signed.delegations
+    delegations.keys[key.keyid] = key
+    delegations.roles["packages"] = DelegatedRole("packages", [key.keyid], 1, True, DELEGATED["packages"])
+    expires = moments.after(moments.now(), LIFETIMES["packages"])
+    first = Metadata(Targets(version=1, expires=expires, unrecognized_fields={LIFETIME: LIFETIMES["packages"]}))
+    repository.sign(first, delegations.roles["packages"], ring)
+    repository.write("packages", first)
+    repository.save("targets", metadata, ring)
+    return repository.publish(ring)
 
 
 def delegator_of(role):
@@ -125,7 +152,7 @@ def rotate(repository, what, ring, new_folder, public_file, encrypted):
 
 def find(repository, what, ring):
     """(role, key id) of the name of a role with one key, the name of a key's file, or the beginning of an id."""
-    held = {role: list(repository.delegation(role)[1].keyids) for role in ROLES}
+    held = {role: list(repository.delegation(role)[1].keyids) for role in repository.roles}
     if what in held and len(held[what]) == 1:
         return what, held[what][0]
     matches = [(role, keyid) for role, ids in held.items() for keyid in ids
@@ -211,7 +238,7 @@ def finish(repository, ring, complete):
             f"signs it with `ledge-platform root sign`"
         ]
     lines = []
-    for role in TARGETS_ROLES:
+    for role in filter(repository.exists, TARGETS_ROLES):
         if not is_valid(repository, role):
             if not repository.can_sign(role, ring):
                 lines.append(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .errors import Failure
 
 FOLDERS = {"model": "models", "configuration": "configurations", "runtime": "runtimes"}
+PACKAGES = "packages"  # of Ledge itself
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[1-9][0-9]{0,18}")
 
@@ -19,6 +20,11 @@ def version(text):
     if not VERSION.fullmatch(str(text)):
         raise Failure(f"version {str(text)!r} is not a positive whole number without leading zeros")
     return int(text)
+
+
+def role(text):
+    """The role that signs a subject, or what begins with one."""
+    return PACKAGES if str(text).startswith(f"{PACKAGES}/") else "models"
 
 
 @dataclass(frozen=True, order=True)
@@ -36,10 +42,10 @@ class Release:
 
 
 def subject(text):
-    """`models/NAME`, `configurations/NAME` or `runtimes/NAME`."""
+    """`models/NAME`, `configurations/NAME`, `runtimes/NAME` or `packages/NAME`."""
     folder, slash, rest = text.partition("/")
-    if not slash or folder not in FOLDERS.values():
-        raise Failure(f"{text!r} is not of the form models/NAME, configurations/NAME or runtimes/NAME")
+    if not slash or folder not in (*FOLDERS.values(), PACKAGES):
+        raise Failure(f"{text!r} is not of the form models/NAME, configurations/NAME, runtimes/NAME or packages/NAME")
     name(rest)
     return text
 

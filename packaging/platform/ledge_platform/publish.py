@@ -15,7 +15,7 @@ from .errors import Failure
 
 ORDER = [
     r"targets/.*",
-    r"metadata/\d+\.(fleet|models)\.json",
+    r"metadata/\d+\.(fleet|models|packages)\.json",
     r"metadata/\d+\.targets\.json",
     r"metadata/\d+\.snapshot\.json",
     r"root\.json",

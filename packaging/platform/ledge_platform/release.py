@@ -34,7 +34,8 @@ def description_of(target):
 
 def main_file(repository, release):
     """The path of the file that carries the description of RELEASE."""
-    targets = repository.load("models").signed.targets
+    role = names.role(release)
+    targets = repository.load(role).signed.targets if repository.exists(role) else {}
     for path, target in targets.items():
         if path.startswith(f"{release}/") and description_of(target):
             return path
@@ -48,14 +49,14 @@ def main_file(repository, release):
 
 def needed_ledge(repository, path):
     """The oldest Ledge that may run the release described by PATH, in the form of rollouts."""
-    needed = description_of(repository.load("models").signed.targets[path]).get("requires", {}).get("ledge")
+    needed = description_of(repository.load(names.role(path)).signed.targets[path]).get("requires", {}).get("ledge")
     numbers = needed.split(".") if needed and re.fullmatch(r"\d+(\.\d+){0,2}", needed) else []
     return ".".join((numbers + ["0", "0"])[:3]) if numbers else None
 
 
-def listing(repository):
-    """[(release, description, bytes)] of all that may run."""
-    targets = repository.load("models").signed.targets
+def listing(repository, role="models"):
+    """[(release, description, bytes)] of all that may run, or of all packages."""
+    targets = repository.load(role).signed.targets
     sizes = {}
     for path, target in targets.items():
         sizes[names.release(path)] = sizes.get(names.release(path), 0) + target.length
@@ -65,8 +66,9 @@ def listing(repository):
 
 def refuse_unsignable(repository, ring, release, contents):
     """Fails where `add` would, before anything takes long."""
-    repository.need(["models"], ring)
-    if any(path.startswith(f"{release}/") for path in repository.load("models").signed.targets):
+    role = names.role(release)
+    repository.need([role], ring)
+    if any(path.startswith(f"{release}/") for path in repository.load(role).signed.targets):
         raise Failure(f"{release} is in this repository already; what was signed stays as it is, take the next version")
     for file, content in contents.items():
         names.name(file, "file name")
@@ -76,30 +78,32 @@ def refuse_unsignable(repository, ring, release, contents):
 def add(repository, ring, release, main, contents, description):
     """Signs the files CONTENTS ({name: path or bytes}), MAIN first. Whether that is public."""
     refuse_unsignable(repository, ring, release, contents)
-    metadata = repository.load("models")
+    role = names.role(release)
+    metadata = repository.load(role)
     others = sorted(set(contents) - {main})
     targets = {}
     for file in [main, *others]:
         custom = describe({**description, "files": others}) if file == main else None
         targets[release.path(file)] = repository.add_target(release.path(file), contents[file], custom)
     metadata.signed.targets.update(targets)
-    repository.save("models", metadata, ring)
+    repository.save(role, metadata, ring)
     return repository.publish(ring)
 
 
 def remove(repository, ring, release, manifests):
     """Takes a release out, with those of its files that no other release has."""
-    repository.need(["models"], ring)
+    role = names.role(release)
+    repository.need([role], ring)
     for manifest in manifests:
         for rollout in manifest["rollouts"]:
             if names.release(rollout["target"]) == release:
                 raise Failure(f"rollout {rollout['id']} of fleet {manifest['fleet']} names {release}: stop it first")
-    metadata = repository.load("models")
+    metadata = repository.load(role)
     gone = [path for path in metadata.signed.targets if path.startswith(f"{release}/")]
     if not gone:
         raise Failure(f"{release} is not in this repository")
     places = [repository.place(metadata.signed.targets.pop(path)) for path in gone]
-    repository.save("models", metadata, ring)
+    repository.save(role, metadata, ring)
     public = repository.publish(ring)
     # Only now, so that public metadata names only existing files.
     for place in places if public else []:

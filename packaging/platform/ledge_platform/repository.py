@@ -17,10 +17,10 @@ from tuf.api.serialization.json import JSONSerializer
 from . import files, moments
 from .errors import Failure
 
-TARGETS_ROLES = ("targets", "models", "fleet")
+TARGETS_ROLES = ("targets", "models", "packages", "fleet")
 TOP_LEVEL = ("root", "targets", "snapshot", "timestamp")
-OFFLINE = ("root", "targets", "models")
-ROLES = ("root", "targets", "models", "fleet", "snapshot", "timestamp")
+OFFLINE = ("root", "targets", "models", "packages")
+ROLES = ("root", "targets", "models", "packages", "fleet", "snapshot", "timestamp")
 LIFETIME = "x-ledge-lifetime-s"  # in each role's metadata: how long its next version is to be good for
 SIGNED_AT = "x-ledge-signed-at"  # in the timestamp: from it, boxes know what time it is at least
 KEPT = 20  # old versions that stay, for clients that are in the middle of an update
@@ -80,6 +80,11 @@ class Repository:
         delegator = self.load("root" if role in TOP_LEVEL else "targets").signed
         holder = delegator if role in TOP_LEVEL else delegator.delegations
         return holder.keys, delegator.get_delegated_role(role)
+
+    @property
+    def roles(self):
+        """The roles that it has: one from before packages of Ledge itself has none for them."""
+        return [role for role in ROLES if self.exists(role)]
 
     def can_sign(self, role, ring):
         accepted = self.delegation(role)[1]
@@ -177,11 +182,10 @@ class Repository:
 
     def twin(self, target):
         """A file with the same content: what did not change between two versions is stored once."""
-        if not self.exists("models"):
-            return None
-        for other in self.load("models").signed.targets.values():
-            if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
-                return self.place(other)
+        for role in ("models", "packages"):
+            for other in self.load(role).signed.targets.values() if self.exists(role) else ():
+                if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
+                    return self.place(other)
         return None
 
 

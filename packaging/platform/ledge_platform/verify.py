@@ -42,9 +42,10 @@ def verify(address, root, download=True):
                 bootstrap=root,
             )
             client.refresh()
-            for probe in ("models/-/1/-", "fleet/-/-"):  # brings the metadata of the two delegated roles
+            # Brings the metadata of the delegated roles.
+            for probe in ("models/-/1/-", "packages/-/1/-", "fleet/-/-"):
                 client.get_targetinfo(probe)
-            roles = {role: Metadata.from_file(str(cache / f"{role}.json")).signed for role in repository.ROLES}
+            roles = {role: Metadata.from_file(str(cache / f"{role}.json")).signed for role in repository.ROLES if (cache / f"{role}.json").exists()}
             found = check_roles(client, roles, download)
         except (RepositoryError, DownloadError) as error:
             raise Refused(f"a box would not take it: {repository.first_line(error)}") from None
@@ -56,15 +57,16 @@ def check_roles(client, roles, download):
     """Every target resolves through the role that must sign it, and equals its signed description."""
     if roles["targets"].targets:
         raise Refused("the role targets lists targets of its own: boxes take none from it")
-    for role in ("models", "fleet"):
+    for role in filter(roles.get, ("models", "packages", "fleet")):
         for path in roles[role].targets:
             target = client.get_targetinfo(path)
             if target != roles[role].targets[path]:
                 raise Refused(f"{path} is listed by {role} and does not resolve through it")
             if download:
                 client.download_target(target)
-    releases = check_releases(roles["models"].targets)
-    lines = [f"{len(releases)} releases, {len(roles['models'].targets)} files"]
+    signed = {**roles["models"].targets, **(roles["packages"].targets if "packages" in roles else {})}
+    releases = check_releases(signed)
+    lines = [f"{len(releases)} releases, {len(signed)} files"]
     for path, target in roles["fleet"].targets.items():
         content = Path(client.download_target(target)).read_bytes()
         lines.append(check_manifest(path, manifest.decode(content), releases))

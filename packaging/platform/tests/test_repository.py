@@ -26,7 +26,7 @@ class Repositories(Kit):
         targets = self.repository.load("targets").signed
         self.assertEqual(targets.targets, {})
         roles = targets.delegations.roles
-        self.assertEqual(list(roles), ["models", "fleet"])
+        self.assertEqual(list(roles), ["models", "packages", "fleet"])
         self.assertEqual(roles["models"].paths, ["models/*/*/*", "configurations/*/*/*", "runtimes/*/*/*"])
         self.assertEqual(roles["fleet"].paths, ["fleet/*/*"])
         self.assertTrue(roles["models"].terminating and roles["fleet"].terminating)
@@ -142,7 +142,7 @@ class Repositories(Kit):
     def test_a_refresh_says_which_offline_role_expires_soon(self):
         with self.at(340 * 86_400):
             self.assertIn("`ledge-platform renew models`", self.done("refresh", self.repo, "--keys", self.online))
-            for role in ("root", "targets", "models"):
+            for role in ("root", "targets", "models", "packages"):
                 self.done("renew", self.repo, role, "--keys", self.online, "--keys", self.offline)
             self.assertNotIn("renew", self.done("refresh", self.repo, "--keys", self.online))
         self.accepted()
@@ -210,8 +210,8 @@ class Repositories(Kit):
 
     def test_the_list_of_keys_says_where_each_is(self):
         lines = self.done("key", "list", self.repo, "--keys", self.online).splitlines()
-        self.assertEqual(len(lines), 9)
-        self.assertEqual(sum("not in --keys" in line for line in lines), 5)
+        self.assertEqual(len(lines), 10)
+        self.assertEqual(sum("not in --keys" in line for line in lines), 6)
         os.chmod(self.online / "fleet.pem", 0o644)
         self.assertIn("readable by others", self.done("key", "list", self.repo, "--keys", self.online))
 
@@ -261,7 +261,7 @@ class Repositories(Kit):
 
     def test_metadata_says_how_long_and_what_hash_each_file_has(self):
         snapshot = json.loads((self.repo / "metadata" / "1.snapshot.json").read_text())["signed"]["meta"]
-        self.assertEqual(sorted(snapshot), ["fleet.json", "models.json", "targets.json"])
+        self.assertEqual(sorted(snapshot), ["fleet.json", "models.json", "packages.json", "targets.json"])
         self.assertTrue(all({"version", "length", "hashes"} == set(entry) for entry in snapshot.values()))
 
 

@@ -66,7 +66,7 @@ def of_list(path):
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
-def invite(layout, wanted, valid_s, settings, folder, again):
+def invite(layout, wanted, valid_s, settings, folder, again, packages=False):
     """Makes join files. Returns [(path, end)]; either all are made or none."""
     now = moments.now()
     authority = Authority.open(layout.ca)
@@ -96,7 +96,7 @@ def invite(layout, wanted, valid_s, settings, folder, again):
                 "join": layout.join_url, "updates": layout.updates_url, "broker": layout.broker_url,
                 "audit": layout.audit_url, "region": layout.region,
                 "ca": authority.root.public_bytes(Encoding.PEM).decode(), "root": root_text,
-                "fleet": one.fleet, "group": one.group, "settings": settings,
+                "fleet": one.fleet, "group": one.group, "settings": settings, "packages": packages,
             })
             boxes = None if one.boxes is None else list(one.boxes)
             state.add_invitation(Invitation(

@@ -27,7 +27,7 @@ def add(given):
         raise Failure("name the boxes, or give --csv FILE or --batch NAME")
     if given.settings:
         release.settings(given.settings)
-    made = inviting.invite(layout, wanted, given.valid, given.settings, given.out, given.again)
+    made = inviting.invite(layout, wanted, given.valid, given.settings, given.out, given.again, given.packages)
     for path, expires in made:
         print(f"{path} is good until {expires}")
     print(f"fingerprint of {layout.name}, which `ledge join` shows: {inviting.fingerprint(layout)}")

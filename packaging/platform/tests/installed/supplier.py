@@ -53,6 +53,18 @@ def leave_the_network(hosts, certificates):
     must("mount", "--bind", certificates, BUNDLE)
     must(installed("ip"), "link", "set", "lo", "up")
 
+# As the platform's README says: by HTTPS, and without names that begin with a dot.
+SERVER = """
+server {{
+    listen 443 ssl;
+    server_name {host};
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    root {public};
+    location ~ /\\. {{ deny all; }}
+}}
+"""
+
 
 class Supplier:
     def __init__(self, folder):
@@ -64,11 +76,8 @@ class Supplier:
         bundle.write_bytes(BUNDLE.read_bytes() + self.authority.read_bytes())
         leave_the_network(hosts, bundle)
 
-        server, = fences("packaging/platform/README.md", "Publish packages in five minutes", "nginx")
         certificate, key = authority.issue(HOST)
-        for path, ours in (("/etc/ssl/packages.pem", certificate), ("/etc/ssl/packages.key", key), ("/srv/ledge-packages", self.public)):
-            assert path in server, server
-            server = server.replace(path, str(ours))
+        server = SERVER.format(host=HOST, certificate=certificate, key=key, public=self.public)
         (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, server=server))
         self.nginx = subprocess.Popen([installed("nginx"), "-c", folder / "nginx.conf", "-e", folder / "error.log"])
         deadline = time.monotonic() + LIMIT_S
