@@ -51,7 +51,9 @@ shadow, canary, soak: a stage ends when it has lasted min_s and seen min_request
   quiet         what max_s means when there were fewer: pass (the gate is asked about those there were, and the box goes
                 on) or roll_back
 Nothing is compared for the first version of a model: shadow and canary pass at once, and the soak counts errors.
-Settings and runtimes see no requests: they soak for min_s."""
+Settings and runtimes see no requests: they soak for min_s. A release of packages has only two guards: soak min_s, in
+which its service must stay healthy, and gate memory_ratio_max, of the memory of that service; 64 MiB more are never too
+much."""
 
 
 def checked(parse):

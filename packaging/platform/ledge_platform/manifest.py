@@ -37,6 +37,8 @@ STEP_DEFAULTS = {
     "canary": {"share": 0.0, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
     "soak": {"share": 1.0, "min_s": 600, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
 }
+# All that guards a release of packages: root's service on the box watches the whole program.
+PACKAGE_GUARDS = {"gate": {"memory_ratio_max": 1.5}, "soak": {"min_s": 600}}
 # The value of `off` for a step.
 STEP_OFF = {
     "shadow": {"share": 0.0},
@@ -233,8 +235,30 @@ def parse_step(text, name):
 
 def completed(rollout):
     """ROLLOUT with everything said that it leaves out of its gate and steps, as boxes would read it."""
+    if is_of_packages(rollout):
+        return completed_of_packages(rollout)
     steps = {name: completed_step(name, rollout.get(name, {})) for name in STEP_DEFAULTS}
     return {**rollout, "gate": {**GATE_DEFAULTS, **rollout.get("gate", {})}, **steps}
+
+
+def is_of_packages(rollout):
+    return rollout["target"].startswith(f"{names.PACKAGES}/")
+
+
+def completed_of_packages(rollout):
+    """The same of a release of packages. Fails where a guard was asked for that nothing on a box would look at."""
+    off = {"gate": dict.fromkeys(GATE_DEFAULTS), **STEP_OFF}
+    result = {key: content for key, content in rollout.items() if key not in off}
+    foreign = []
+    for name, nothing in off.items():
+        said, defaults = rollout.get(name, {}), PACKAGE_GUARDS.get(name, {})
+        asked = [key for key, content in said.items() if not (key in nothing and content == nothing[key])]
+        foreign += [f"{name} {key}" for key in asked if key not in defaults]
+        if defaults:
+            result[name] = {key: said.get(key, default) for key, default in defaults.items()}
+    if foreign:
+        raise Failure(f"a rollout of packages is guarded by gate memory_ratio_max and soak min_s, and not by {', '.join(foreign)}")
+    return result
 
 
 def completed_step(name, said):
@@ -249,18 +273,18 @@ def completed_step(name, said):
 
 def spoken_guards(rollout):
     """The limits that guard a complete rollout, line by line, in the words of the options that set them."""
-    gate = {"golden_min": 1, **rollout["gate"]}
     seen_by_requests = rollout["target"].startswith("models/")
-    if seen_by_requests:
+    gate = {"golden_min": 1, **rollout["gate"]} if seen_by_requests else rollout["gate"]
+    if seen_by_requests or is_of_packages(rollout):
         limits = (f"{key}={OFF if limit is None else format(limit, 'g')}" for key, limit in gate.items())
         yield f"gate    {' '.join(limits)}"
     for name in STEP_DEFAULTS if seen_by_requests else ("soak",):
         step = rollout[name]
-        if all(step[key] == value for key, value in STEP_OFF[name].items()):
+        if all(step.get(key, value) == value for key, value in STEP_OFF[name].items()):
             yield f"{name:<7} {OFF}"
             continue
         share = [] if name == "soak" else [f"share={step['share']:g}"]
-        times = [f"{key}={moments.spoken(step[key])}" for key in ("min_s", "max_s")]
+        times = [f"{key}={moments.spoken(step[key])}" for key in ("min_s", "max_s") if key in step]
         requests = [f"min_requests={step['min_requests']}", f"quiet={step['quiet']}"] if seen_by_requests else []
         yield f"{name:<7} {' '.join([*share, *times, *requests])}"
 
