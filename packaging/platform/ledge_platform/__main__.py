@@ -33,7 +33,7 @@ from .certificates import verbs as certificates
 from .errors import DONE, FAILED, REFUSED, Failure
 from .packages import openpgp
 from .packages import verbs as packages
-from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
+from .repository import OFFLINE, SIGNED_AT, Repository, is_private, left, lifetime
 from .site import verbs as site
 
 NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
@@ -77,9 +77,17 @@ def repository_init(given):
     tell(
         f"made {repository.folder} with {len(ring.found)} keys",
         f"  online:  {given.keys} (snapshot, timestamp, fleet)",
-        f"  offline: {offline} (root, targets, models)",
+        f"  offline: {offline} (root, targets, models, packages)",
         f"  boxes get {repository.folder / 'root.json'} as their updates.root_file",
     )
+
+
+def repository_add_role(given):
+    repository, ring = opened(given)
+    with repository.locked():
+        folder = given.new_keys or ceremony.beside_models(repository, ring)
+        public = ceremony.add_role(repository, given.role, ring, folder, not given.plain)
+    told(public, f"the key {folder / ceremony.KEY_NAMES[given.role]}.pem signs {given.role}")
 
 
 def key_list(given):
@@ -157,7 +165,7 @@ def refresh(given):
         timestamp = repository.load("timestamp").signed
     signed_at = timestamp.unrecognized_fields[SIGNED_AT]
     tell(f"timestamp {timestamp.version}, signed {signed_at}, good until {moments.text(timestamp.expires)}")
-    for role in filter(repository.exists, OFFLINE):
+    for role in filter(repository.has, OFFLINE):
         rest = left(repository.load(role).signed)
         if rest < given.warn:
             days = max(0, int(rest // 86_400))
@@ -259,18 +267,17 @@ def upgrade_add(given):
     repository, ring = opened(given)
     name, files, description = upgrades.described(given.files)
     version = names.Release(f"{names.PACKAGES}/{name}", given.version)
-    if not repository.exists("packages"):
-        raise Failure(f"{given.repository} has no role for packages: `ledge-platform upgrade add-role` adds it")
     with repository.locked():
+        release.refuse_unsignable(repository, ring, version, files)
         upgrades.refuse_older(repository, version, description["package"])
-        description.update(description_of(given, {}), semantic_version=description["package"]["version"])
+        description.update(filled({"requires": filled({"ledge": given.requires_ledge})}))
         public = release.add(repository, ring, version, sorted(files)[0], files, description)
-    told(public, f"signed {version}: {name} {description['package']['version']}, {len(files)} packages")
+    told(public, f"signed {version}: {', '.join(sorted(files))}")
 
 
 def upgrade_list(given):
     repository = Repository.open(given.repository)
-    found = release.listing(repository, "packages") if repository.exists("packages") else []
+    found = release.listing(repository, names.PACKAGES) if repository.has(names.PACKAGES) else []
     rows = [(str(version), description["package"]["version"],
              ", ".join(f"{each['format']} {each['architecture']}" for each in description["package"]["files"]), f"{size:,}")
             for version, description, size in found]
@@ -281,19 +288,10 @@ def upgrade_remove(given):
     repository, ring = opened(given)
     version = names.Release(f"{names.PACKAGES}/{given.name}", given.version)
     with repository.locked():
-        upgrades.refuse_way_back(repository, version)
         manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
-        public, _ = release.remove(repository, ring, version, manifests)
-    told(public, f"{version} is not signed any more")
-
-
-def upgrade_add_role(given):
-    repository, ring = opened(given)
-    name = ceremony.KEY_NAMES["packages"]
-    words = None if given.plain else keys.new_passphrase(name)
-    with repository.locked():
-        public = ceremony.add_packages_role(repository, ring, given.new_keys, words)
-    told(public, f"{given.new_keys / name}.pem signs packages from now on: move it to a stick")
+        upgrades.refuse_way_back(repository, version, manifests)
+        public, gone = release.remove(repository, ring, version, manifests)
+    removed(public, version, gone)
 
 
 def named(given):
@@ -320,7 +318,11 @@ def release_remove(given):
     with repository.locked():
         manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
         public, gone = release.remove(repository, ring, named(given), manifests)
-    told(public, f"{named(given)} is not signed any more")
+    removed(public, named(given), gone)
+
+
+def removed(public, version, gone):
+    told(public, f"{version} is not signed any more")
     tell(f"what is published elsewhere keeps its files until you delete them there: {', '.join(gone)}")
 
 
@@ -356,7 +358,8 @@ def rollout_start(given):
         "max_attempts": given.max_attempts, "byte_budget": given.byte_budget,
         "allow_downgrade": given.allow_downgrade or None, "requires_ledge": requires_ledge}))
     rollout = manifest.completed(rollout)
-    upgrades.refuse_without_way_back(repository, names.release(target))
+    if given.target.subject.startswith(f"{names.PACKAGES}/"):
+        upgrades.refuse_without_way_back(repository, given.target)
     with repository.locked():
         def change(manifest, notes):
             rollouts.start(manifest, notes, rollout)
@@ -498,6 +501,7 @@ def page_verb(given):
 
 VERBS = {
     "repository init": repository_init,
+    "repository add-role": repository_add_role,
     "catalogue": catalogue,
     "key list": key_list,
     "key generate": key_generate,
@@ -527,7 +531,6 @@ VERBS = {
     "upgrade add": upgrade_add,
     "upgrade list": upgrade_list,
     "upgrade remove": upgrade_remove,
-    "upgrade add-role": upgrade_add_role,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
     **boxes.VERBS,

@@ -205,7 +205,7 @@ def repository(verbs):
         "--offline-keys",
         type=Path,
         metavar="DIR",
-        help="where root, targets and models go, such as a stick (default: the same)",
+        help="where root, targets, models and programs go, such as a stick (default: the same)",
     )
     add("--root-keys", type=int, default=3, metavar="N", help="how many root keys there are (3)")
     add("--root-threshold", type=int, default=2, metavar="N", help="how many of them must sign (2)")
@@ -215,6 +215,13 @@ def repository(verbs):
     defaults = ", ".join(f"{role} {moments.spoken(seconds)}" for role, seconds in ceremony.LIFETIMES.items())
     add("--expires", action="append", default=[], type=checked(expiry), metavar="ROLE=DURATION",
         help=f"how long signed metadata is good for ({defaults})")
+
+    adding = verb(
+        group, "add-role", "give an older repository a role that new ones have, with a key of its own",
+        signs="needed: targets; snapshot and timestamp make it public")
+    adding.add_argument("role", choices=tuple(ceremony.KEY_NAMES), help="packages: signs packages of Ledge itself")
+    adding.add_argument("--new-keys", type=Path, metavar="DIR", help="where the new key goes (default: beside that of models)")
+    adding.add_argument("--plain", action="store_true", help="without a passphrase")
 
 
 def releases(verbs, kind):
@@ -272,17 +279,12 @@ def upgrade(verbs):
     adding.add_argument("version", type=checked(names.version), metavar="RELEASE", help="1 for the version that boxes have now")
     adding.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="debs and rpms of one package, each of another architecture or format")
-    requirements(adding)
+    adding.add_argument("--requires-ledge", metavar="VERSION", help="boxes with an older Ledge wait for another upgrade first")
     verb(group, "list", "the signed packages")
     removing = verb(
-        group, "remove", "take a release out", signs="needed: programs; snapshot and timestamp make it public")
+        group, "remove", "take a release out, but never the way back of boxes", signs="needed: programs; snapshot and timestamp make it public")
     removing.add_argument("name", type=checked(names.name), metavar="NAME", help="such as ledge-slim")
     removing.add_argument("version", type=checked(names.version), metavar="RELEASE")
-    role = verb(
-        group, "add-role", "give a repository from before them the role for packages of Ledge itself",
-        signs="needed: targets; snapshot and timestamp make it public")
-    role.add_argument("--new-keys", type=Path, required=True, metavar="DIR", help="where the new key programs goes")
-    role.add_argument("--plain", action="store_true", help="under no passphrase, for a trial")
 
 
 def model_options(adding):
@@ -606,7 +608,7 @@ def rollout(verbs):
 
 def start_options(add):
     add(
-        "--target", required=True, type=checked(names.release), metavar="models/NAME/VERSION", help="what is rolled out"
+        "--target", required=True, type=checked(names.release), metavar="models/NAME/VERSION", help="what is rolled out; packages/NAME/RELEASE is Ledge itself"
     )
     add(
         "--start", type=checked(moments.parse), metavar="MOMENT", help="when it starts, like 2026-11-20T06:00:00Z (now)"
@@ -674,7 +676,7 @@ def roles(verbs):
         group,
         "rotate",
         "put a new key in the place of one",
-        signs="needed: for models and fleet the key of targets, for all "
+        signs="needed: for models, packages and fleet the key of targets, for all "
         "others a threshold of root keys; and those of the roles that are signed anew",
     )
     rotating.add_argument(

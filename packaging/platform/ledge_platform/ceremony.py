@@ -83,7 +83,7 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     delegated_keys = {key.keyid: key for role in DELEGATED for key in made[role]}
     targets = signed_of(Targets, "targets", delegations=Delegations(delegated_keys, roles))
     write("targets", Metadata(targets))
-    for role in ("models", "packages"):
+    for role in (role for role in DELEGATED if role in OFFLINE):
         write(role, Metadata(signed_of(Targets, role)))
     fleet = signed_of(Targets, "fleet")
     first = manifest.empty("default", moments.now())
@@ -100,23 +100,47 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     return repository, ring
 
 
-def add_packages_role(repository, ring, folder, words):
-    """Gives a repository from before them the role for packages of Ledge itself. Whether that is public."""
-    if repository.exists("packages"):
-        raise Failure(f"{repository.folder} has the role packages already")
+def add_role(repository, role, ring, folder, encrypted):
+    """Gives an older repository a role that new ones have, and its key in FOLDER. Whether that is public.
+
+    Until targets delegates to the role, the repository is as it was, and a run after a kill goes on with the same key.
+    """
+    if repository.has(role):
+        raise Failure(f"{repository.folder} has the role {role} already")
     repository.need(["targets"], ring)
-    key = keys.generate(folder, KEY_NAMES["packages"], words)
+    for keyid in repository.delegation("targets")[1].keyids:
+        ring.signer(keyid)  # asks for the passphrase, before anything is written
+    name = KEY_NAMES.get(role, role)
+    words = keys.new_passphrase(name) if encrypted else None
+    unfinished = files.Unfinished(repository.folder, f".unfinished-{role}")
+    private = keys.resumed_or_new(folder / f"{name}.pem", words, Ed25519PrivateKey.generate, unfinished)
+    unfinished.begin([keys.identity(private)])
+    key = keys.write_pair(folder, name, private, words)
     ring = keys.KeyRing([*ring.folders, folder])
-    metadata = repository.load("targets")
-    delegations = metadata.signed.delegations
-    delegations.keys[key.keyid] = key
-    delegations.roles["packages"] = DelegatedRole("packages", [key.keyid], 1, True, DELEGATED["packages"])
-    expires = moments.after(moments.now(), LIFETIMES["packages"])
-    first = Metadata(Targets(version=1, expires=expires, unrecognized_fields={LIFETIME: LIFETIMES["packages"]}))
-    repository.sign(first, delegations.roles["packages"], ring)
-    repository.write("packages", first)
-    repository.save("targets", metadata, ring)
+
+    targets = repository.load("targets")
+    accepted = DelegatedRole(role, [key.keyid], 1, True, DELEGATED[role])
+    targets.signed.delegations.keys[key.keyid] = key
+    targets.signed.delegations.roles[role] = accepted
+    first = Targets(
+        version=1,
+        expires=moments.after(moments.now(), LIFETIMES[role]),
+        unrecognized_fields={LIFETIME: LIFETIMES[role]},
+    )
+    metadata = Metadata(first)
+    repository.sign(metadata, accepted, ring)
+    repository.write(role, metadata)
+    repository.save("targets", targets, ring)
+    unfinished.end()
     return repository.publish(ring)
+
+
+def beside_models(repository, ring):
+    """The folder of the key of models."""
+    for keyid in repository.delegation("models")[1].keyids:
+        if keyid in ring.found:
+            return ring.found[keyid].parent
+    raise Failure("the new key goes beside the key of models, which is not in --keys: name a folder with --new-keys")
 
 
 def delegator_of(role):
@@ -132,7 +156,7 @@ def rotate(repository, what, ring, new_folder, public_file, encrypted):
     if public_file:
         new = keys.read_public(public_file)
     else:
-        name = free_name(ring.name_of(old) or role, ring, new_folder)
+        name = free_name(ring.name_of(old) or KEY_NAMES.get(role, role), ring, new_folder)
         new = keys.generate(new_folder, name, keys.new_passphrase(name) if encrypted else None)
         ring = keys.KeyRing([*ring.folders, new_folder])
     if delegator == "targets":
@@ -238,7 +262,7 @@ def finish(repository, ring, complete):
             f"signs it with `ledge-platform root sign`"
         ]
     lines = []
-    for role in filter(repository.exists, TARGETS_ROLES):
+    for role in filter(repository.has, TARGETS_ROLES):
         if not is_valid(repository, role):
             if not repository.can_sign(role, ring):
                 lines.append(

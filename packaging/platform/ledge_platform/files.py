@@ -108,8 +108,8 @@ class Unfinished:
     finds in the same place.
     """
 
-    def __init__(self, folder):
-        self.file = folder / ".unfinished"
+    def __init__(self, folder, name=".unfinished"):
+        self.file = folder / name
 
     def __bool__(self):
         return self.file.exists()

@@ -35,7 +35,7 @@ def description_of(target):
 def main_file(repository, release):
     """The path of the file that carries the description of RELEASE."""
     role = names.role(release)
-    targets = repository.load(role).signed.targets if repository.exists(role) else {}
+    targets = repository.load(role).signed.targets if repository.has(role) else {}
     for path, target in targets.items():
         if path.startswith(f"{release}/") and description_of(target):
             return path

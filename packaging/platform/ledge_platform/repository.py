@@ -66,7 +66,10 @@ class Repository:
         return self.metadata / ("timestamp.json" if role == "timestamp" else f"{version}.{role}.json")
 
     def load(self, role, version=None):
-        path = self.path(role, version or self.newest(role))
+        version = version or self.newest(role)
+        if not version and not self.has(role):
+            raise self.without_role(role)
+        path = self.path(role, version)
         try:
             return Metadata.from_file(str(path))
         except (RepositoryError, StorageError) as error:
@@ -79,12 +82,25 @@ class Repository:
         """(keys by id, the ids and threshold of ROLE) as in the role that delegates to it."""
         delegator = self.load("root" if role in TOP_LEVEL else "targets").signed
         holder = delegator if role in TOP_LEVEL else delegator.delegations
-        return holder.keys, delegator.get_delegated_role(role)
+        try:
+            return holder.keys, delegator.get_delegated_role(role)
+        except ValueError:
+            raise self.without_role(role) from None
 
     @property
     def roles(self):
         """The roles that it has: one from before packages of Ledge itself has none for them."""
-        return [role for role in ROLES if self.exists(role)]
+        return [role for role in ROLES if self.has(role)]
+
+    def has(self, role):
+        """True if it has to have metadata of ROLE. What lies there before the role is delegated to does not count."""
+        if role in TOP_LEVEL:
+            return True
+        delegations = self.load("targets").signed.delegations
+        return delegations is not None and role in (delegations.roles or {})
+
+    def without_role(self, role):
+        return Failure(f"{self.folder} has no role {role}: `ledge-platform repository add-role {self.folder} {role}` adds it")
 
     def can_sign(self, role, ring):
         accepted = self.delegation(role)[1]
@@ -134,7 +150,7 @@ class Repository:
         if not (self.can_sign("snapshot", ring) and self.can_sign("timestamp", ring)):
             return False
         snapshot = self.load("snapshot")
-        meta = {f"{role}.json": self.meta_file(role) for role in TARGETS_ROLES if self.exists(role)}
+        meta = {f"{role}.json": self.meta_file(role) for role in TARGETS_ROLES if self.exists(role) and self.has(role)}
         if meta != snapshot.signed.meta or fresh_snapshot:
             snapshot.signed.meta = meta
             self.save("snapshot", snapshot, ring)
@@ -183,7 +199,7 @@ class Repository:
     def twin(self, target):
         """A file with the same content: what did not change between two versions is stored once."""
         for role in ("models", "packages"):
-            for other in self.load(role).signed.targets.values() if self.exists(role) else ():
+            for other in self.load(role).signed.targets.values() if self.exists(role) and self.has(role) else ():
                 if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
                     return self.place(other)
         return None

@@ -45,7 +45,8 @@ def verify(address, root, download=True):
             # Brings the metadata of the delegated roles.
             for probe in ("models/-/1/-", "packages/-/1/-", "fleet/-/-"):
                 client.get_targetinfo(probe)
-            roles = {role: Metadata.from_file(str(cache / f"{role}.json")).signed for role in repository.ROLES if (cache / f"{role}.json").exists()}
+            there = [role for role in repository.ROLES if (cache / f"{role}.json").exists()]
+            roles = {role: Metadata.from_file(str(cache / f"{role}.json")).signed for role in there}
             found = check_roles(client, roles, download)
         except (RepositoryError, DownloadError) as error:
             raise Refused(f"a box would not take it: {repository.first_line(error)}") from None
@@ -96,7 +97,7 @@ def check_manifest(path, content, releases):
         if rollout["target"] not in releases:
             raise Refused(
                 f"fleet {content['fleet']}: rollout {rollout['id']} names "
-                f"{rollout['target']}, which models does not sign"
+                f"{rollout['target']}, which is not signed"
             )
     states = [
         f"{rollout['id']} ({'paused' if rollout.get('paused') else json.dumps(rollout['waves'])})"

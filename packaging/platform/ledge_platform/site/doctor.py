@@ -13,7 +13,7 @@ from ..boxes import listing
 from ..boxes.store import Store
 from ..certificates.authority import DAY, LIFETIMES, Authority, certificate_of, first_list, general_name
 from ..errors import Failure
-from ..repository import OFFLINE, ROLES, SIGNED_AT, Repository, left, lifetime
+from ..repository import OFFLINE, SIGNED_AT, Repository, left, lifetime
 from . import answering, certificates, folders, machine, making, units
 from .layout import EXISTING, OWN
 from .written import Written
@@ -130,7 +130,7 @@ def offline_keys_are_away(platform):
 def signed_roles(platform):
     layout = platform.layout
     Repository.open(layout.repository)
-    for role in ROLES:
+    for role in platform.repository.roles:
         signed = platform.repository.load(role).signed
         rest, until = left(signed), moments.text(signed.expires)
         offline = role in OFFLINE
