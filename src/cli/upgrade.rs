@@ -21,7 +21,7 @@ use ledge_updates::rollout::decide;
 use ledge_updates::rollout::poller;
 use ledge_updates::sha256::sha256_hex;
 use ledge_updates::source::RepositorySource;
-use ledge_updates::upgrade::courier::MIRROR_FOLDER;
+use ledge_updates::upgrade::courier::{MIRROR_FOLDER, ORDER_FILE};
 use ledge_updates::upgrade::order::{OrderedPackage, UpgradeOrder};
 use ledge_updates::upgrade::package::{InstalledPackage, PACKAGE_FILE, PackageFormat};
 use ledge_updates::upgrade::record::{
@@ -163,8 +163,11 @@ fn order(
     root_file: &Path,
     machine: &mut SystemMachine,
 ) -> anyhow::Result<Result<UpgradeJob, String>> {
-    let device = device::load(&config.state.path, &config.device)?.context("this box has no name yet")?;
     let mirror = config.updates.path.join(MIRROR_FOLDER);
+    if !mirror.join(ORDER_FILE).is_file() {
+        return Ok(Err("the daemon has copied no order of the platform yet".to_owned()));
+    }
+    let device = device::load(&config.state.path, &config.device)?.context("this box has no name yet")?;
     let source = RepositorySource::new(&RepositoryAddress::Folder(mirror.clone()), None);
     let (audit, _queue) = AuditSink::channel();
     let platform = Platform::new(own.to_owned(), root_file.to_owned(), audit, source.clone());
@@ -274,6 +277,20 @@ impl SystemMachine {
         answer("systemctl", &["show", SERVICE, "--property", property, "--value"])?.parse().ok()
     }
 
+    /// The memory of the service's processes, in bytes: without the cache of files, which depends on what was read before.
+    fn memory() -> Option<u64> {
+        let group = answer("systemctl", &["show", SERVICE, "--property", "ControlGroup", "--value"])?;
+        let processes = std::fs::read_to_string(format!("/sys/fs/cgroup{group}/cgroup.procs")).ok()?;
+        let of_process = |process: &str| {
+            // One that has just ended has none.
+            let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+            let is_own = |line: &&str| line.starts_with("RssAnon:") || line.starts_with("RssShmem:");
+            let kib = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+            status.lines().filter(is_own).filter_map(kib).sum::<u64>() << 10
+        };
+        Some(processes.lines().map(of_process).sum())
+    }
+
     /// The models of the daemon that are ready.
     fn ready_models(&self) -> anyhow::Result<std::collections::BTreeSet<String>> {
         let url = own_daemon(&self.config.http.listen)?;
@@ -325,7 +342,7 @@ impl UpgradeMachine for SystemMachine {
             return Err(format!("{SERVICE} is {}", String::from_utf8_lossy(&state.stdout).trim()));
         }
         let ready_models = self.ready_models().map_err(|error| format!("{error:#}"))?;
-        Ok(ServiceFigures { memory: Self::shown("MemoryCurrent").unwrap_or(0), ready_models })
+        Ok(ServiceFigures { memory: Self::memory().unwrap_or(0), ready_models })
     }
 
     fn restarts(&mut self) -> u64 {

@@ -36,9 +36,9 @@ if [ \"$1\" = serve ]; then exec /usr/bin/ledge.real \"$@\" --set repository.pat
 exec /usr/bin/ledge.real \"$@\"
 ";
 
-/// Fills memory that belongs to the service.
+/// Has a process that keeps 600 MB.
 const EATS_MEMORY: &str = "#!/bin/sh
-if [ \"$1\" = serve ]; then head -c 600M /dev/zero > /run/ledge/fat; fi
+if [ \"$1\" = serve ]; then (head -c 600000000 /dev/zero | tail -c 600000000 | sleep 600) & fi
 exec /usr/bin/ledge.real \"$@\"
 ";
 
@@ -200,8 +200,13 @@ fn a_platform_upgrades_a_box_and_each_bad_version_is_taken_back() {
     fleet.assert_serves("0.9.2-1");
     fleet.machine.shell("cmp /var/lib/ledge/keys.json /root/keys.json");
     // The platform hears of it as of any other release.
-    let report = fleet.machine.shell("ledge update status --json");
-    assert!(report.contains("packages/ledge-slim") && report.contains("committed"), "{report}");
+    fleet.machine.until("it is reported", |machine| {
+        let report: Value = serde_json::from_str(&machine.ask(&["ledge", "update", "status", "--json"])).unwrap_or_default();
+        let subjects = report["subjects"].as_array().cloned().unwrap_or_default();
+        subjects.iter().any(|subject| {
+            subject["subject"] == "packages/ledge-slim" && subject["version"] == 2 && subject["last"]["result"] == "committed"
+        })
+    });
 
     for (version, change, cause) in [
         ("0.9.3-1", Change::DoesNotInstall, "install"),
@@ -229,10 +234,20 @@ fn no_order_but_that_of_the_signed_metadata_is_carried_out() {
     let ask = "systemctl start ledge-upgrade; true";
 
     // A fleet key can name an older release; root's service refuses it.
-    fleet.platform.run(
-        &["rollout", "start"],
-        &["--id", "older", "--target", "packages/ledge-slim/1", "--waves", "all", "--allow-downgrade"],
-    );
+    let oldest = fleet.version("0.9.0-1", &Change::Nothing);
+    let python = "import sys; from ledge_platform import __main__, upgrades; \
+                  upgrades.refuse_older = upgrades.refuse_without_way_back = lambda *_: None; \
+                  sys.exit(__main__.main(sys.argv[1:]))";
+    let (repository, keys) = (fleet.platform.repository(), fleet.platform.keys());
+    let forced = |words: &[&str], more: &[&str]| {
+        let mut command = fleet.platform.python();
+        command.args(["-c", python]).args(words).arg(&repository).args(more).arg("--keys").arg(&keys);
+        run(&mut command);
+    };
+    forced(&["upgrade", "add"], &["3", oldest.to_str().unwrap()]);
+    fleet.releases = 3;
+    let target = ["--id", "older", "--target", "packages/ledge-slim/3", "--waves", "all", "--allow-downgrade"];
+    forced(&["rollout", "start"], &target);
     fleet.machine.until("the older release is refused", |machine| {
         machine.shell(ask);
         machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"]).contains("is older than")
