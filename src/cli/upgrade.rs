@@ -280,15 +280,19 @@ impl SystemMachine {
     /// The memory of the service's processes, in bytes: without the cache of files, which depends on what was read before.
     fn memory() -> Option<u64> {
         let group = answer("systemctl", &["show", SERVICE, "--property", "ControlGroup", "--value"])?;
-        let processes = std::fs::read_to_string(format!("/sys/fs/cgroup{group}/cgroup.procs")).ok()?;
-        let of_process = |process: &str| {
+        let is_of_service = |process: &Path| {
+            let groups = std::fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+            groups.lines().any(|line| line.ends_with(&group))
+        };
+        let of_process = |process: PathBuf| {
             // One that has just ended has none.
-            let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+            let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
             let is_own = |line: &&str| line.starts_with("RssAnon:") || line.starts_with("RssShmem:");
             let kib = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
             status.lines().filter(is_own).filter_map(kib).sum::<u64>() << 10
         };
-        Some(processes.lines().map(of_process).sum())
+        let processes = std::fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        Some(processes.filter(|process| is_of_service(process)).map(of_process).sum())
     }
 
     /// The models of the daemon that are ready.

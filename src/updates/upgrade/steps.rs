@@ -22,6 +22,9 @@ const WATCH_STARTS_MAX: u32 = 5;
 /// The time that the new version has to become ready: models may have to be compiled.
 pub const READY_TIMEOUT: Duration = Duration::from_mins(10);
 
+/// The time that models have to answer after the service is ready.
+const MODELS_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// The times that a service that is not ready yet may end by itself.
 const RESTARTS_MAX: u64 = 3;
 
@@ -154,9 +157,15 @@ fn watching(
 fn watch(machine: &mut dyn UpgradeMachine, job: &UpgradeJob) -> Result<(), (UpgradeFault, String)> {
     let begun_ms = machine.now_ms();
     // A power cut starts the service anew, and the time with it.
+    let mut ready_since_ms = None;
     let mut figures = loop {
-        let late = machine.now_ms().saturating_sub(begun_ms) > millis(READY_TIMEOUT);
-        match machine.service() {
+        let now_ms = machine.now_ms();
+        let late = now_ms.saturating_sub(begun_ms) > millis(READY_TIMEOUT);
+        let service = machine.service();
+        // A service that is ready has loaded its models, or has given them up.
+        ready_since_ms = service.as_ref().ok().map(|_| ready_since_ms.unwrap_or(now_ms));
+        let late = late || ready_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > millis(MODELS_TIMEOUT));
+        match service {
             Ok(figures) if is_complete(&figures, job) => break figures,
             Ok(figures) if late => return Err((UpgradeFault::Models, missing(&figures, job))),
             Err(reason) if late || machine.restarts() >= RESTARTS_MAX => return Err((UpgradeFault::Start, reason)),
