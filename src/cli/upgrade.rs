@@ -72,7 +72,10 @@ pub fn run(globals: &GlobalArgs, args: &UpgradeArgs, out: &mut Output) -> anyhow
     if args.status {
         return status(&own, out);
     }
-    ensure!(rustix::process::geteuid().is_root(), "only root installs packages: ledge-upgrade.service runs this command");
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "only root installs packages: ledge-upgrade.service runs this command"
+    );
     let root_file = own.join(ROOT_FILE);
     if !root_file.is_file() {
         writeln!(out, "upgrades by the platform are off: there is no {}", root_file.display())?;
@@ -84,7 +87,11 @@ pub fn run(globals: &GlobalArgs, args: &UpgradeArgs, out: &mut Output) -> anyhow
     if UpgradeRecord::load(&own)?.phase == UpgradePhase::Idle {
         match order(&config, &own, &root_file, &mut machine)? {
             Ok(job) => {
-                writeln!(out, "installing {} {} of rollout {}", machine.installed.name, job.package.version, job.rollout)?;
+                writeln!(
+                    out,
+                    "installing {} {} of rollout {}",
+                    machine.installed.name, job.package.version, job.rollout
+                )?;
                 steps::begin(&own, &mut machine, job)?;
             }
             Err(nothing) => {
@@ -102,7 +109,9 @@ fn status(folder: &Path, out: &mut Output) -> anyhow::Result<Exit> {
     let record = UpgradeRecord::load(folder).with_context(|| folder.display().to_string())?;
     match &record.phase {
         UpgradePhase::Idle => tell(&record, out),
-        UpgradePhase::Installing { job, .. } | UpgradePhase::Watching { job, .. } | UpgradePhase::Returning { job, .. } => {
+        UpgradePhase::Installing { job, .. }
+        | UpgradePhase::Watching { job, .. }
+        | UpgradePhase::Returning { job, .. } => {
             writeln!(out, "version {} of rollout {} is on trial", job.package.version, job.rollout)?;
             Ok(Exit::Success)
         }
@@ -131,7 +140,8 @@ fn installed_package() -> anyhow::Result<InstalledPackage> {
         let (version, architecture) = found.split_once(' ').context("dpkg-query shows another form")?;
         return package(&name, version, architecture, PackageFormat::Deb);
     }
-    let found = answer("rpm", &["--query", "--file", PROGRAM, "--queryformat", "%{NAME} %{VERSION}-%{RELEASE} %{ARCH}"]);
+    let found =
+        answer("rpm", &["--query", "--file", PROGRAM, "--queryformat", "%{NAME} %{VERSION}-%{RELEASE} %{ARCH}"]);
     let found = found.with_context(|| format!("{PROGRAM} is of no package of dpkg or rpm"))?;
     let mut words = found.split(' ');
     match (words.next(), words.next(), words.next()) {
@@ -198,7 +208,8 @@ fn order(
         return Ok(Err(refusal));
     }
     let previous = order.previous.context("no signed release has the installed package, so there is no way back")?;
-    let before = machine.service().map_err(|reason| anyhow::anyhow!("the service is not ready before the upgrade: {reason}"))?;
+    let before =
+        machine.service().map_err(|reason| anyhow::anyhow!("the service is not ready before the upgrade: {reason}"))?;
     let targets = mirror.join("targets");
     Ok(Ok(UpgradeJob {
         rollout: order.plan.rollout,
@@ -223,7 +234,10 @@ fn store(own: &Path, targets: &Path, package: &OrderedPackage) -> anyhow::Result
     let shown = source.display().to_string();
     // A pipe or a link to a device would never end.
     let file = File::open(&source).with_context(|| shown.clone())?;
-    ensure!(file.metadata()?.is_file() && file.metadata()?.len() == package.target.length, "{shown}: it has another length");
+    ensure!(
+        file.metadata()?.is_file() && file.metadata()?.len() == package.target.length,
+        "{shown}: it has another length"
+    );
     let mut content = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, package.target.length), &mut content)?;
     ensure!(sha256_hex(&content) == package.target.sha256, "{shown}: it is not the package that was signed");
@@ -247,7 +261,8 @@ impl SystemMachine {
             PackageFormat::Deb => answer("dpkg", &["--compare-versions", version, "gt", installed]).is_some(),
             PackageFormat::Rpm => {
                 let compare = format!("%{{lua:print(rpm.vercmp('{version}', '{installed}'))}}");
-                let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+~^_".contains(&byte));
+                let is_plain =
+                    |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+~^_".contains(&byte));
                 is_plain(version) && is_plain(installed) && answer("rpm", &["--eval", &compare]).as_deref() == Some("1")
             }
         }
@@ -304,7 +319,8 @@ impl SystemMachine {
             ensure!(ready.status == 200, "it is not ready (status {})", ready.status);
             let index = connection.post("/v2/repository/index", &[], Bytes::from_static(b"{}")).await?;
             let models: Vec<serde_json::Value> = serde_json::from_slice(&index.body)?;
-            let is_ready = |model: &&serde_json::Value| model.get("state").and_then(|state| state.as_str()) == Some("READY");
+            let is_ready =
+                |model: &&serde_json::Value| model.get("state").and_then(|state| state.as_str()) == Some("READY");
             let name = |model: &serde_json::Value| model.get("name").and_then(|name| name.as_str()).map(str::to_owned);
             Ok(models.iter().filter(is_ready).filter_map(name).collect())
         };
@@ -335,13 +351,16 @@ impl UpgradeMachine for SystemMachine {
     fn install(&mut self, package: &Path) -> Result<(), String> {
         let package = package.display().to_string();
         match self.installed.format {
-            PackageFormat::Deb => Self::manage(&["dpkg", "--install", "--force-confold", "--force-downgrade", &package]),
+            PackageFormat::Deb => {
+                Self::manage(&["dpkg", "--install", "--force-confold", "--force-downgrade", &package])
+            }
             PackageFormat::Rpm => Self::manage(&["rpm", "--upgrade", "--oldpackage", "--replacepkgs", &package]),
         }
     }
 
     fn service(&mut self) -> Result<ServiceFigures, String> {
-        let state = Command::new("systemctl").args(["is-active", SERVICE]).output().map_err(|error| error.to_string())?;
+        let state =
+            Command::new("systemctl").args(["is-active", SERVICE]).output().map_err(|error| error.to_string())?;
         if !state.status.success() {
             return Err(format!("{SERVICE} is {}", String::from_utf8_lossy(&state.stdout).trim()));
         }

@@ -23,8 +23,8 @@ use ledge_updates::preflight::PreflightSettings;
 use ledge_updates::rollout::manifest_file::ManifestFile;
 use ledge_updates::rollout::poller::{self, DECIDE_INTERVAL, Poller, TufPlatform};
 use ledge_updates::source::RepositorySource;
-use ledge_updates::upgrade::courier::UpgradeCourier;
 use ledge_updates::updater::{self, UpdateBootState, Updater, UpdaterParts};
+use ledge_updates::upgrade::courier::UpgradeCourier;
 use tokio::sync::oneshot;
 
 use super::notify;

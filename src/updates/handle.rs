@@ -129,8 +129,25 @@ impl Updates {
         let (orders, ordered) = mpsc::channel(QUEUED_ORDERS_MAX);
         let (checks, asked) = mpsc::channel(QUEUED_CHECKS_MAX);
         let retries = Arc::<Notify>::default();
-        let inbox = UpdaterInbox { desired_states: wanted, desired_packages: packages, orders: ordered, checks: asked, retries: retries.clone() };
-        (Self { desired_states, desired_packages, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
+        let inbox = UpdaterInbox {
+            desired_states: wanted,
+            desired_packages: packages,
+            orders: ordered,
+            checks: asked,
+            retries: retries.clone(),
+        };
+        (
+            Self {
+                desired_states,
+                desired_packages,
+                orders,
+                checks,
+                retries,
+                servers: servers.into(),
+                status: Arc::default(),
+            },
+            inbox,
+        )
     }
 
     /// Sets the desired states of the platform. The updater is woken only when they differ from the last ones, and so is

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ledge_base::names::{DeviceName, ModelVersion};
 
 use super::artifact::{Artifact, ArtifactKind};
-use super::status_report::SubjectReport;
 use super::state::{InstalledRelease, RolloutOutcome, RolloutPhase, SubjectState};
+use super::status_report::SubjectReport;
 
 /// The status of updates at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -96,7 +96,8 @@ impl UpdatesStatus {
     /// Returns every subject that has a state or a waiting rollout.
     pub fn known(&self) -> impl Iterator<Item = &Artifact> {
         let is_reported = |subject: &Artifact| subject.kind == ArtifactKind::Package && self.package.is_some();
-        let waiting = self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject) && !is_reported(subject));
+        let waiting =
+            self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject) && !is_reported(subject));
         let mut known: Vec<&Artifact> = self.subjects.keys().chain(waiting).collect();
         known.sort_unstable();
         known.into_iter()

@@ -326,7 +326,10 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
 
     write(&root.path("/tmp/systemctl"), b"");
     run(&mut rpm(&["--erase", "ledge-slim"]));
-    assert_eq!(told(), "--no-reload disable --now ledge.service ledge-upgrade.path ledge-upgrade.service\ndaemon-reload\n");
+    assert_eq!(
+        told(),
+        "--no-reload disable --now ledge.service ledge-upgrade.path ledge-upgrade.service\ndaemon-reload\n"
+    );
     let after = root.files();
     let is_owners = |path: &&String| {
         ["var/lib/ledge", "var/lib/rpm", "etc/ledge", "run/ledge"].iter().any(|kept| path.starts_with(kept))

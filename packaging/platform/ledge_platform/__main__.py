@@ -33,8 +33,10 @@ from .certificates import verbs as certificates
 from .errors import DONE, FAILED, REFUSED, Failure
 from .packages import openpgp
 from .packages import verbs as packages
+from .page.members import Members
 from .repository import OFFLINE, SIGNED_AT, Repository, is_private, left, lifetime
 from .site import verbs as site
+from .site.layout import Layout
 
 NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
 
@@ -457,12 +459,20 @@ def publish_verb(given):
 
 
 def connect(given):
-    return Broker(given.broker, given.ca, given.certificate, given.key, given.user)
+    """The broker that was named, else that of the platform at --root."""
+    if given.broker:
+        return Broker(given.broker, given.ca, given.certificate, given.key, given.user)
+    layout = Layout.open(given.root)
+    return Broker(layout.broker_url, layout.ca / "root.pem", layout.platform_certificate, layout.platform_key)
 
 
 def fleet_status(given):
     with connect(given) as broker:
         devices = [device for device in broker.gather() if given.fleet in (None, device.fleet)]
+    if not given.broker:
+        # The broker keeps the last report of a box that was forgotten.
+        forgotten = Members(Layout(given.root).boxes, moments.now()).forgotten
+        devices = [device for device in devices if device.device not in forgotten]
     for device, complaint in sorted(broker.complaints.items()):
         print(f"ledge-platform: what {device} reported is left out: {complaint}", file=sys.stderr)
     if given.json:

@@ -725,11 +725,11 @@ def outward(verbs):
         dest="action", required=True, metavar="ACTION"
     )
     status = verb(fleet, "status", "a table of all boxes", repository=False)
-    broker(status)
+    broker(status, of_platform=True)
     status.add_argument("--fleet", type=checked(names.name), metavar="FLEET", help="only this fleet")
     status.add_argument("--json", action="store_true")
     hinting = verb(verbs, "hint", "tell the boxes that there is news, so that they look at once")
-    broker(hinting)
+    broker(hinting, of_platform=True)
     hinting.add_argument("--fleet", type=checked(names.name), metavar="FLEET", help="only this fleet")
     watching = verb(
         verbs,
@@ -737,7 +737,7 @@ def outward(verbs):
         "pause a rollout by itself when too many boxes fail it",
         signs="needed: fleet, snapshot, timestamp",
     )
-    broker(watching)
+    broker(watching, of_platform=True)
     add = watching.add_argument
     add("--rollout", required=True, type=checked(names.name), metavar="ROLLOUT")
     add("--fleet", type=checked(names.name), metavar="FLEET", help="the fleet that has it (default: found by the id)")
@@ -769,7 +769,7 @@ def outward(verbs):
     shown(watching)
     paging = verb(verbs, "page", "write a folder of static files that shows all boxes and rollouts in a browser")
     paging.add_argument("folder", type=Path, metavar="FOLDER")
-    broker(paging)
+    broker(paging, of_platform=True)
     shown(paging)
     paging.add_argument("--quiet", action="store_true", help="say nothing when it is written, for a timer")
 
@@ -811,7 +811,7 @@ def audit(verbs):
     enrolling = added("enroll", "pin the key that the checkpoints of a box are signed with")
     enrolling.add_argument("device", nargs="?", type=a_device, metavar="DEVICE")
     enrolling.add_argument("key_of_box", nargs="?", metavar="KEY|@FILE", help="as `ledge audit key` prints it")
-    broker(enrolling, required=False)
+    broker(enrolling)
     enrolling.add_argument("--replace", action="store_true", help="pin another key than before")
     added("forget", "take a box out").add_argument("device", type=a_device, metavar="DEVICE")
     added("keys", "the boxes and their keys")
@@ -847,9 +847,13 @@ def audit(verbs):
     added("tidy", "remove the partial tiles of which the whole ones are there", "FOLDER|s3://BUCKET/PREFIX", False)
 
 
-def broker(added, required=True):
+def broker(added, of_platform=False):
     add = added.add_argument
-    add("--broker", required=required, metavar="mqtts://HOST[:PORT]")
+    if of_platform:
+        root_option(add)
+        add("--broker", metavar="mqtts://HOST[:PORT]", help="another broker than that of the platform at --root")
+    else:
+        add("--broker", metavar="mqtts://HOST[:PORT]")
     add("--ca", metavar="FILE", help="the authority of the broker's certificate (default: those of the system)")
     add("--certificate", metavar="FILE", help="this client's certificate, and --key its key")
     add("--key", metavar="FILE")

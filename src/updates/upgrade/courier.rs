@@ -63,8 +63,10 @@ enum CourierError {
     Mirror(#[from] MirrorError),
     #[error(transparent)]
     Download(#[from] DownloadError),
-    #[error("no signed release has the installed package {0}, so there would be no way back: sign it first \
-             (`ledge-platform upgrade add`)")]
+    #[error(
+        "no signed release has the installed package {0}, so there would be no way back: sign it first \
+             (`ledge-platform upgrade add`)"
+    )]
     NoWayBack(String),
     #[error("{0}")]
     Disk(String),
@@ -127,9 +129,10 @@ impl UpgradeCourier {
 
     /// Reports a rollout of packages on a box where root's service never ran.
     fn report_without_package(&self, desired: &DesiredStates, reason: &str) {
-        let report = desired.keys().next().map(|subject| {
-            subject_report(subject, &UpgradeRecord::default(), None, Some(reason.to_owned()))
-        });
+        let report = desired
+            .keys()
+            .next()
+            .map(|subject| subject_report(subject, &UpgradeRecord::default(), None, Some(reason.to_owned())));
         self.updates.update_status(|status| status.package = report);
     }
 
@@ -184,7 +187,8 @@ impl UpgradeCourier {
     ) {
         let subject = installed.subject();
         let waiting = self.updates.status().check.waiting.get(&subject).cloned();
-        let report = subject_report(&subject, record, waiting.map(|waiting| WaitingRolloutReport::from(&waiting)), error);
+        let report =
+            subject_report(&subject, record, waiting.map(|waiting| WaitingRolloutReport::from(&waiting)), error);
         let is_known = desired.contains_key(&subject) || *record != UpgradeRecord::default();
         self.updates.update_status(|status| status.package = is_known.then_some(report));
     }
@@ -251,9 +255,10 @@ fn blob(store: &UpdateStore, target: &TufTarget) -> Result<PathBuf, CourierError
 
 /// Gives a file of the store a second name.
 fn link(file: &Path, path: &Path) -> Result<(), CourierError> {
-    let linked = path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| match std::fs::hard_link(file, path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        linked => linked,
-    });
+    let linked =
+        path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| match std::fs::hard_link(file, path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        });
     linked.map_err(|error| CourierError::Disk(format!("{}: {error}", path.display())))
 }

@@ -52,8 +52,7 @@ impl UpgradeOrder {
         let Some((plan, allow)) = state.and_then(|state| state.desired.clone()) else { return Ok(None) };
         let main = trust.resolve(source, &plan.target.to_string()).await?;
         let packages = release_packages(&main)?;
-        let no_package =
-            || OrderError::NoPackage { release: plan.target.to_string(), installed: installed.clone() };
+        let no_package = || OrderError::NoPackage { release: plan.target.to_string(), installed: installed.clone() };
         let file = packages.as_ref().and_then(|packages| packages.for_machine(installed)).ok_or_else(no_package)?;
         let package = ordered(trust, source, &plan.target, file).await?;
         let previous = previous(trust, source, installed).await?;

@@ -37,7 +37,10 @@ impl InstalledPackage {
     pub fn read(folder: &Path) -> Result<Self, String> {
         let file = folder.join(PACKAGE_FILE);
         let content = std::fs::read(&file).map_err(|error| {
-            format!("ledge-upgrade.service has not run yet ({}: {error}): systemctl enable --now ledge-upgrade", file.display())
+            format!(
+                "ledge-upgrade.service has not run yet ({}: {error}): systemctl enable --now ledge-upgrade",
+                file.display()
+            )
         })?;
         serde_json::from_slice(&content).map_err(|error| format!("{} is damaged: {error}", file.display()))
     }

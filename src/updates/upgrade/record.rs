@@ -46,11 +46,23 @@ impl Default for UpgradeRecord {
 pub enum UpgradePhase {
     Idle,
     /// The package manager installs the new package, or was interrupted.
-    Installing { job: UpgradeJob, attempts: u32 },
+    Installing {
+        job: UpgradeJob,
+        attempts: u32,
+    },
     /// The new version runs on trial since this time, in milliseconds since the Unix epoch.
-    Watching { job: UpgradeJob, since_ms: u64, starts: u32 },
+    Watching {
+        job: UpgradeJob,
+        since_ms: u64,
+        starts: u32,
+    },
     /// The package manager installs the previous package.
-    Returning { job: UpgradeJob, cause: UpgradeFault, detail: String, attempts: u32 },
+    Returning {
+        job: UpgradeJob,
+        cause: UpgradeFault,
+        detail: String,
+        attempts: u32,
+    },
 }
 
 /// An upgrade under way.

@@ -164,7 +164,8 @@ fn watch(machine: &mut dyn UpgradeMachine, job: &UpgradeJob) -> Result<(), (Upgr
         let service = machine.service();
         // A service that is ready has loaded its models, or has given them up.
         ready_since_ms = service.as_ref().ok().map(|_| ready_since_ms.unwrap_or(now_ms));
-        let late = late || ready_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > millis(MODELS_TIMEOUT));
+        let late =
+            late || ready_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > millis(MODELS_TIMEOUT));
         match service {
             Ok(figures) if is_complete(&figures, job) => break figures,
             Ok(figures) if late => return Err((UpgradeFault::Models, missing(&figures, job))),
@@ -197,7 +198,12 @@ fn watch(machine: &mut dyn UpgradeMachine, job: &UpgradeJob) -> Result<(), (Upgr
     }
 }
 
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a limit of memory")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a limit of memory"
+)]
 fn memory_limit(before: u64, ratio: f64) -> u64 {
     ((before as f64 * ratio) as u64).max(before.saturating_add(MEMORY_SLACK_BYTES))
 }

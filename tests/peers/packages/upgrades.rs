@@ -131,10 +131,8 @@ impl Fleet {
     fn roll_out(&mut self, release: u64) -> Value {
         let id = format!("r-{release}");
         let target = format!("packages/ledge-slim/{release}");
-        self.platform.run(
-            &["rollout", "start"],
-            &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=15"],
-        );
+        self.platform
+            .run(&["rollout", "start"], &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=15"]);
         self.end_of(release)
     }
 
@@ -154,8 +152,10 @@ impl Fleet {
             if state.is_some_and(|state| state["last"]["release"] == release && state["phase"]["phase"] == "idle") {
                 break;
             }
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.machine.until("the upgrade ends", is_over)))
-                .is_ok()
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.machine.until("the upgrade ends", is_over)
+            }))
+            .is_ok()
             {
                 break;
             }
@@ -201,10 +201,13 @@ fn a_platform_upgrades_a_box_and_each_bad_version_is_taken_back() {
     fleet.machine.shell("cmp /var/lib/ledge/keys.json /root/keys.json");
     // The platform hears of it as of any other release.
     fleet.machine.until("it is reported", |machine| {
-        let report: Value = serde_json::from_str(&machine.ask(&["ledge", "update", "status", "--json"])).unwrap_or_default();
+        let report: Value =
+            serde_json::from_str(&machine.ask(&["ledge", "update", "status", "--json"])).unwrap_or_default();
         let subjects = report["subjects"].as_array().cloned().unwrap_or_default();
         subjects.iter().any(|subject| {
-            subject["subject"] == "packages/ledge-slim" && subject["version"] == 2 && subject["last"]["result"] == "committed"
+            subject["subject"] == "packages/ledge-slim"
+                && subject["version"] == 2
+                && subject["last"]["result"] == "committed"
         })
     });
 
@@ -292,12 +295,12 @@ fn an_upgrade_that_is_killed_anywhere_ends_with_one_whole_version() {
         let before = fleet.installed();
         let target = format!("packages/ledge-slim/{release}");
         let id = format!("k-{release}");
-        fleet.platform.run(
-            &["rollout", "start"],
-            &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=1"],
-        );
+        fleet
+            .platform
+            .run(&["rollout", "start"], &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=1"]);
         fleet.machine.until("the upgrade begins", |machine| {
-            Fleet::state(machine).is_some_and(|state| state["phase"]["phase"] != "idle" || state["last"]["release"] == release)
+            Fleet::state(machine)
+                .is_some_and(|state| state["phase"]["phase"] != "idle" || state["last"]["release"] == release)
         });
         std::thread::sleep(std::time::Duration::from_millis(u64::from(place) * 3000 / u64::from(places)));
         fleet.machine.shell("systemctl kill --signal=KILL ledge-upgrade; systemctl kill --signal=KILL ledge; true");

@@ -2,6 +2,7 @@
 
 A run that was killed is run again: platform.toml is the first file, and every later step finds what is there.
 """
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -51,6 +52,8 @@ def make(layout, found, offline, plain, brought, tell):
     for line in folders.make(layout, users):
         tell(line)
     made_offline = [*repository(layout, offline, plain, tell), *own_authority(layout, offline, plain, tell)]
+    for folder in dict.fromkeys(made_offline):
+        give_key_of_models(folder, users)
     # A lock that root makes first would keep the timers out.
     (layout.repository / ".lock").touch()
     for line in folders.hand_over(layout, users):
@@ -82,6 +85,13 @@ def repository(layout, offline, plain, tell):
     ceremony.init(layout.repository, layout.keys, offline, 3, 2, "none" if plain else "offline", {})
     tell(f"made the repository {layout.repository}, its online keys in {layout.keys} and its offline keys in {offline}")
     return [offline]
+
+
+def give_key_of_models(folder, users):
+    """The platform's user signs models, and reads their key from the stick. The file system of a stick may have no owners."""
+    for path in [folder, *folder.glob("models.*")]:
+        with contextlib.suppress(PermissionError):
+            os.chown(path, *users.ids("platform", "platform"), follow_symlinks=False)
 
 
 def remember_offline(layout, folder):

@@ -221,7 +221,7 @@ def texts(layout, users):
         found[BROKER] = BROKER_SERVICE.format(
             user=users.broker, mosquitto=machine.program("mosquitto"), conf=layout.mosquitto_conf, hardened=HARDENED)
     watch = ("watch", layout.repository, "--rollout", "%i", "--page", layout.fleet_page, "--keys", layout.keys,
-             *broker_options(layout), "--state", layout.audit_state)
+             *broker_options(layout), "--state", layout.audit_state, "--boxes", layout.boxes)
     found["ledge-watch@.service"] = WATCH_SERVICE.format(
         user=users.platform, command=" ".join(str(word) for word in (machine.tool(), *watch)),
         writes=f"{layout.repository} {layout.fleet_page}", hardened=HARDENED)

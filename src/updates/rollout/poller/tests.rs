@@ -97,7 +97,8 @@ fn start(fake: &Fake) -> RunningPoller {
 }
 
 fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> RunningPoller {
-    let (updates, UpdaterInbox { desired_states, orders, checks, retries, desired_packages: _ }) = Updates::channel(Vec::new());
+    let (updates, UpdaterInbox { desired_states, orders, checks, retries, desired_packages: _ }) =
+        Updates::channel(Vec::new());
     let shutdown = Shutdown::default();
     let poller = Poller {
         client: fake.clone(),
