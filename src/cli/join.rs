@@ -12,12 +12,13 @@ use clap::Args;
 use ledge_base::names::DeviceName;
 use ledge_base::toml_check::BadConfiguration;
 use ledge_base::{clock, durable};
-use ledge_egress::ip_filter;
+use ledge_egress::{Host, HostPort, ip_filter};
 use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge_membership::folder::{Membership, MembershipFolder, Standing};
 use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
 use ledge_membership::join_file::{Invitation, JoinFile};
 use ledge_updates::configuration;
+use ledge_updates::trust::TrustedMetadata;
 use zeroize::Zeroizing;
 
 use super::upgrade::ROOT_FILE;
@@ -72,8 +73,8 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     confirm(&file.fingerprint, args.fingerprint.as_deref())?;
 
     let config = globals.load_config()?;
-    let unit = ServiceUnit::of(globals, &config);
-    let key = if unit.is_some() { membership_key()? } else { None };
+    let unit = ServiceUnit::of(globals, &config, &file);
+    let key = unit.as_ref().map(|unit| membership_key(&unit.credential)).transpose()?.flatten();
     let prepared =
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
@@ -174,25 +175,29 @@ fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &
 struct ServiceUnit {
     /// The folder of the membership.
     membership: PathBuf,
+    /// The file of its encrypted key: another one for each join file, since the present membership needs its own until
+    /// another is in effect.
+    credential: String,
 }
 
 impl ServiceUnit {
     /// `None` for another configuration than that of the package, and without systemd.
-    fn of(globals: &GlobalArgs, config: &Config) -> Option<Self> {
+    fn of(globals: &GlobalArgs, config: &Config, file: &JoinFile) -> Option<Self> {
         let is_packaged = globals.root.is_none() && globals.config.is_none();
         let has_systemd = Path::new("/run/systemd/system").is_dir();
         let is_root = rustix::process::geteuid().is_root();
-        (is_packaged && has_systemd && is_root).then(|| Self { membership: config.membership.path.clone() })
+        (is_packaged && has_systemd && is_root).then(|| Self {
+            membership: config.membership.path.clone(),
+            credential: format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}-{}", file.sha256.get(..16).unwrap_or_default()),
+        })
     }
 
     /// Opens the unit to the platform, and starts the service again. With root metadata in `upgrades`, root's service takes
     /// packages of that platform.
     fn apply(&self, config: &Config, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
-        let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
-        let mut text = config::drop_in(config, &[], &resolver)?;
+        let mut text = openings(config)?;
         if config.membership.key_file.is_some() {
-            let _ =
-                writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}");
+            let _ = writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{}", self.credential);
         } else {
             writeln!(
                 out,
@@ -207,6 +212,10 @@ impl ServiceUnit {
         let trusted = Config::packaged().upgrades.path.join(ROOT_FILE);
         match upgrades {
             Some(root) => {
+                // The metadata of another platform would contradict it.
+                if std::fs::read(&trusted).is_ok_and(|before| before != root.as_bytes()) {
+                    TrustedMetadata::reset(&Config::packaged().upgrades.path)?;
+                }
                 let written = trusted.parent().map_or(Ok(()), durable::create_folder);
                 written.and_then(|()| durable::replace(&trusted, root.as_bytes()))
             }
@@ -226,15 +235,28 @@ impl ServiceUnit {
     }
 }
 
+/// The openings of the unit. A name may get another address while nobody looks after the box, which would then be cut off from
+/// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides.
+fn openings(config: &Config) -> anyhow::Result<String> {
+    let is_name = |at: &HostPort| matches!(at.host, Host::Name(_)) && !at.host.is_loopback();
+    if config.egress.allow.iter().any(|entry| is_name(&entry.host)) {
+        return Ok("# Written by `ledge join`: [[egress.allow]] has names, whose addresses may change.\n\
+                   [Service]\nIPAddressAllow=any\n"
+            .to_owned());
+    }
+    let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
+    config::drop_in(config, &[], &resolver)
+}
+
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
-fn membership_key() -> anyhow::Result<Option<Sealer>> {
+fn membership_key(credential: &str) -> anyhow::Result<Option<Sealer>> {
     let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
     getrandom::fill(secret.as_mut_slice()).context("the system returned no random numbers")?;
     std::fs::create_dir_all(CREDENTIALS).with_context(|| CREDENTIALS.to_owned())?;
     let made = Command::new("systemd-creds")
         .arg("encrypt")
         .arg(format!("--name={MEMBERSHIP_CREDENTIAL}"))
-        .args(["-", &format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}")])
+        .args(["-", credential])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

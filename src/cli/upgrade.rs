@@ -1,7 +1,8 @@
 //! `ledge upgrade`: installs the package that the platform ordered. `ledge-upgrade.service` runs it as root.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ use ledge_updates::upgrade::record::{
     ServiceFigures, StoredPackage, UpgradeJob, UpgradeOutcome, UpgradePhase, UpgradeRecord, replace_readable,
 };
 use ledge_updates::upgrade::steps::{self, PACKAGES_FOLDER, UpgradeMachine};
+use rustix::fs::OFlags;
 
 use super::server::own_daemon;
 use super::{Exit, GlobalArgs, Output, block_on};
@@ -232,8 +234,9 @@ fn store(own: &Path, targets: &Path, package: &OrderedPackage) -> anyhow::Result
     let stored = StoredPackage { file: name.clone(), version: package.version.clone() };
     let source = targets.join(&package.target.location);
     let shown = source.display().to_string();
-    // A pipe or a link to a device would never end.
-    let file = File::open(&source).with_context(|| shown.clone())?;
+    // Opening a pipe would wait for its writer, and a device would never end.
+    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits())?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&source).with_context(|| shown.clone())?;
     ensure!(
         file.metadata()?.is_file() && file.metadata()?.len() == package.target.length,
         "{shown}: it has another length"

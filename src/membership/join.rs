@@ -45,12 +45,12 @@ impl PreparedMembership {
         key: Option<Sealer>,
         is_settable: impl Fn(&str) -> bool,
     ) -> Result<Self, JoinError> {
-        let present = MembershipFolder::new(&config.path, config.sealer()?);
-        if let (false, Some(Membership { platform, device, .. })) = (replaces, present.membership()?) {
+        if !replaces && let Some(Membership { platform, device, .. }) = config.folder()?.membership()? {
             return Err(JoinError::Member { platform, device });
         }
+        let place = MembershipFolder::new(&config.path, Sealer::none());
         let invitation = &file.invitation;
-        let settings = settings::compose(invitation, device, &present, key.is_some(), is_settable)?;
+        let settings = settings::compose(invitation, device, &place, key.is_some(), is_settable)?;
         let sealer = match key {
             Some(key) => key,
             None => config.sealer()?,

@@ -1,4 +1,5 @@
-//! Upgrades of Ledge itself, ordered by a platform, on a box with systemd and without a network: the repository is a folder.
+//! Joining a platform, and upgrades of Ledge itself that it orders, on a box with systemd and without a network: the
+//! repository is a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -310,4 +311,49 @@ fn an_upgrade_that_is_killed_anywhere_ends_with_one_whole_version() {
         fleet.assert_serves(&version);
         fleet.machine.shell("test -z \"$(dpkg --audit)\"");
     }
+}
+
+#[test]
+fn an_installed_box_joins_with_one_command_and_its_keys_are_encrypted() {
+    let folder = tempfile::tempdir().unwrap();
+    build("deb", &folder, &["slim"]);
+    let built = package(&folder, "ledge-slim_");
+    let platform = Platform::new();
+    let site = folder.path().join("site");
+    let tool = |words: &[&str]| run(platform.python().args(["-m", "ledge_platform"]).args(words).arg("--root").arg(&site));
+    // Nobody answers there.
+    let made = tool(&["init", "example", "--domain", "192.0.2.7", "--plain"]);
+    let fingerprint = made.lines().find_map(|line| line.strip_prefix("fingerprint of the root certificate: ")).unwrap();
+    tool(&["box", "add", "shop-7", "--packages", "--out", folder.path().to_str().unwrap()]);
+    let mut machine = Machine::bare(&[(folder.path(), PACKAGES)]);
+    let name = built.file_name().unwrap().to_str().unwrap();
+    machine.shell(&format!("cd {PACKAGES} && apt-get install --yes ./{name}"));
+
+    let refused = machine.try_shell(&format!("ledge join {PACKAGES}/shop-7.join </dev/null 2>&1"));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("pass it with --fingerprint"));
+    machine.shell("test ! -e /var/lib/ledge/membership && test ! -e /etc/systemd/system/ledge.service.d");
+    let join = format!("ledge join --wait 0 --fingerprint {fingerprint} {PACKAGES}/shop-7.join");
+    let said = machine.shell(&join);
+    assert!(said.contains("the service was started again"), "{said}");
+    machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
+    machine.until("the request is on the disk", |machine| {
+        machine.try_shell("test -e /var/lib/ledge/membership/request.json").status.success()
+    });
+    // Owned by the service, readable for nobody else, and the private key is not there in plain.
+    let listed = machine.shell("stat -c '%a %U %n' /var/lib/ledge/membership /var/lib/ledge/membership/*");
+    assert!(listed.lines().all(|line| line.starts_with("600 ledge ") || line.starts_with("700 ledge ")), "{listed}");
+    let plain = machine.ask(&["grep", "-rl", "PRIVATE KEY", "/var/lib/ledge/membership"]);
+    let has_credential = said.contains("could not encrypt");
+    assert_eq!(plain.is_empty(), !has_credential, "{plain}\n{said}");
+    let drop_in = machine.shell("cat /etc/systemd/system/ledge.service.d/membership.conf");
+    assert!(drop_in.contains("IPAddressAllow=192.0.2.7"), "{drop_in}");
+    machine.shell("test -s /var/lib/ledge-upgrade/root.json");
+    assert_eq!(machine.shell("stat -c %U /var/lib/ledge-upgrade/root.json").trim(), "root");
+    let doctor = machine.ask(&["ledge", "doctor"]);
+    assert!(doctor.contains("shop-7 is not a member of example yet"), "{doctor}");
+
+    let again = machine.try_shell(&format!("{join} 2>&1"));
+    assert!(String::from_utf8_lossy(&again.stdout).contains("a member of example as shop-7 already"));
+    machine.shell("systemctl restart ledge");
+    machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
 }
