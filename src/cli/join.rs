@@ -17,6 +17,7 @@ use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge_membership::folder::{Membership, MembershipFolder, Standing};
 use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
 use ledge_membership::join_file::{Invitation, JoinFile};
+use ledge_updates::config::RepositoryAddress;
 use ledge_updates::configuration;
 use ledge_updates::trust::TrustedMetadata;
 use zeroize::Zeroizing;
@@ -165,8 +166,8 @@ fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &
     };
     own("device.id", config.device.id.as_ref() == Some(device))?;
     if let Some(updates) = &invitation.updates {
-        let configured = config.updates.repository.as_ref().map(ToString::to_string).unwrap_or_default();
-        own("updates.repository", configured.trim_end_matches('/') == updates.trim_end_matches('/'))?;
+        let ordered: RepositoryAddress = updates.parse().context("the join file names no repository of updates")?;
+        own("updates.repository", config.updates.repository == Some(ordered))?;
     }
     Ok(config)
 }
