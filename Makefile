@@ -14,7 +14,7 @@ published = $(if $(PUBLISHER),--publisher $(PUBLISHER))
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-documents setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform test-documents soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-documents setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform test-fleet test-documents soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -94,7 +94,7 @@ test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-
 	@failed=0; $(MAKE) -k test-documents test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
 test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
-	@failed=0; $(MAKE) -k test-quantize test-documents test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
+	@failed=0; $(MAKE) -k test-quantize test-documents test-platform test-fleet || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models and the image on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
@@ -128,6 +128,12 @@ test-platform: setup-peers setup-axe ## test the file of the publisher, and ledg
 	cargo build --workspace --all-features --locked --bin ledge
 	.ledge/platform/bin/python3 -B tests/unittests packaging/build/tests
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
+
+test-fleet: setup-peers ## run the script of docs/fleet.md with 50 real boxes, boxes over months with wrong clocks, and attacks on joining (a quarter of an hour)
+	@$(need_python)
+	$(PYTHON) packaging/platform/setup --s3 --test
+	cargo build --workspace --all-features --locked --bin ledge
+	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests/fleet
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
 	@$(PYTHON) packaging/build/tools.py

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sites import LIMIT_S, Client, Site, until
-from support import installed
+from support import installed, reported
 
 from ledge_platform.certificates import authority
 
@@ -185,6 +185,21 @@ class Revoked(Site):
         for port in self.ports:
             until(lambda: self.serial(port, box) != before[port], f"port {port} serves the old certificate")
         self.assertTrue(client.up)
+
+
+class Reports(Site):
+    def test_verbs_know_the_broker_of_the_platform_and_leave_out_who_was_forgotten(self):
+        self.start("mosquitto")
+        client = Client(self, self.issue("box-1"))
+        self.addCleanup(client.close)
+        client.client.publish("ledge/v1/box-1/reported", reported("box-1"), 1, True).wait_for_publish(LIMIT_S)
+        here = ("--root", self.root)
+        self.assertIn("box-1", self.done("fleet", "status", *here))
+        self.assertIn("1 boxes told", self.done("hint", self.layout.repository, *here))
+        self.done("box", "add", "box-1", *here, "--out", self.folder)
+        self.done("box", "forget", "box-1", *here)
+        self.assertNotIn("box-1", self.done("fleet", "status", *here))
+        self.failed("there is no platform at", "fleet", "status", "--root", self.folder)
 
 
 if __name__ == "__main__":
