@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use ledge_listener::tls::CertificateFacts;
+use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use webpki::aws_lc_rs::{ECDSA_P256_SHA256, ECDSA_P256_SHA384, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519};
 use webpki::aws_lc_rs::{RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
@@ -35,6 +36,8 @@ pub enum CertificateError {
     None,
     #[error("a certificate cannot be read: {0}")]
     Unreadable(String),
+    #[error("the private key cannot be read: {0}")]
+    UnreadableKey(String),
     #[error("the certificate is not valid: {0}")]
     Invalid(String),
     #[error("the certificate is for {found}, and not for {expected}")]
@@ -101,6 +104,13 @@ impl CertificateChain {
         let verified = leaf.verify_signature(ECDSA_P256_SHA256, signed, signature);
         verified.map_err(|_| CertificateError::Signature)
     }
+}
+
+/// Reads the private key of a PEM text; other sections of it, such as the certificates before it, are ignored.
+pub fn private_key(pem: &[u8]) -> Result<KeyPair, CertificateError> {
+    let unreadable = |error: &dyn std::fmt::Display| CertificateError::UnreadableKey(error.to_string());
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unreadable(&error))?;
+    KeyPair::try_from(&key).map_err(|error| unreadable(&error))
 }
 
 /// The time at which a certificate is renewed, in milliseconds since the Unix epoch: after two thirds of its life.

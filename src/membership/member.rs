@@ -17,7 +17,7 @@ use ledge_egress::{
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use rcgen::{KeyPair, PublicKeyData as _};
 
-use crate::certificates::{CertificateChain, CertificateError, renewal_ms};
+use crate::certificates::{CertificateChain, CertificateError, private_key, renewal_ms};
 use crate::folder::{FolderError, Membership, MembershipFolder, MembershipStatus, Standing};
 use crate::join_file::JoinFileError;
 use crate::request::{Answer, AnswerState, PendingRequest, RequestError, RequestSigner};
@@ -170,7 +170,7 @@ impl Member {
                 if now_ms < renewal_ms {
                     return Ok(NextStep::Wait { until_ms: renewal_ms });
                 }
-                let key = KeyPair::from_pem(&String::from_utf8_lossy(&identity))?;
+                let key = private_key(&identity).map_err(MemberError::Own)?;
                 let signer = RequestSigner::Member { key: &key, serial: &facts.serial };
                 PendingRequest::make(&membership.device, audit_key.as_deref(), &signer, now_ms)?
             }

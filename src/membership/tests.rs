@@ -13,7 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use rcgen::{PublicKeyData as _, SigningKey as _};
 use serde_json::{Value, json};
 
-use crate::certificates::{CertificateChain, CertificateError, renewal_ms};
+use crate::certificates::{CertificateChain, CertificateError, private_key, renewal_ms};
 use crate::config::MembershipConfig;
 use crate::envelope::{Envelope, signed_bytes};
 use crate::folder::{MembershipFolder, Standing};
@@ -227,6 +227,20 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life() {
     assert_eq!(renewal_ms(&facts), 61_000);
     assert!(facts.has_public_key(&key.subject_public_key_info()) && !facts.serial.is_empty());
     assert_eq!(CertificateChain::from_pem(b"nothing"), Err(CertificateError::None));
+}
+
+#[test]
+fn certificate_and_key_are_read_again_from_the_file_that_has_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = MembershipFolder::new(folder.path(), Sealer::none());
+    let (certificate, key) = TestAuthority::new().issue("box-2");
+    folder.save_identity(&certificate, &key.serialize_pem()).unwrap();
+    let identity = folder.identity().unwrap().unwrap();
+    let read = private_key(&identity).unwrap();
+    assert_eq!(read.subject_public_key_info(), key.subject_public_key_info());
+    let facts = CertificateChain::from_pem(&identity).unwrap().facts().unwrap();
+    assert!(facts.has_public_key(&read.subject_public_key_info()));
+    assert!(matches!(private_key(certificate.as_bytes()), Err(CertificateError::UnreadableKey(_))));
 }
 
 #[test]

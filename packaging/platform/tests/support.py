@@ -59,6 +59,11 @@ def ledge():
     return str(found.resolve())
 
 
+def daemon_environment(**more):
+    """The environment of a daemon without the variables of these tests: what begins like this is a setting of the daemon."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("LEDGE_")}, **more}
+
+
 def bucket_server():
     """boto3 and moto's server, which packaging/platform/setup --test installs."""
     try:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import paho.mqtt.client as mqtt
 from certificates import Authority
 from logs import Log, Signer
-from support import Kit, document, installed, ledge, reported
+from support import Kit, daemon_environment, document, installed, ledge, reported
 from unittest import mock
 
 from ledge_platform.site import configuration, machine
@@ -123,7 +123,8 @@ class WebServer(Platform):
             f'[[egress.allow]]\nhost = "{host}"\nregion = "eu"\nsend = ["requests"]\n'
         )
         with open(self.folder / "ledge.log", "w") as log:
-            daemon = subprocess.Popen([ledge(), "serve", "--root", box], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            daemon = subprocess.Popen([ledge(), "serve", "--root", box], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                      env=daemon_environment())
         self.addCleanup(daemon.wait, 30)
         self.addCleanup(daemon.terminate)
 
@@ -131,7 +132,8 @@ class WebServer(Platform):
             """Waits until the box finds the repository good, or not."""
             deadline = time.monotonic() + 60
             while True:
-                done = subprocess.run([ledge(), "update", "check", "--root", box], capture_output=True, text=True)
+                done = subprocess.run([ledge(), "update", "check", "--root", box], capture_output=True, text=True,
+                                      env=daemon_environment())
                 if (done.returncode == 0) == success and (box / "ledge.sock").exists():
                     return done.stdout + done.stderr
                 self.assertIsNone(daemon.poll(), (self.folder / "ledge.log").read_text())

@@ -1,5 +1,4 @@
 """Boxes with the real daemon, each below a root of its own, and a platform below another, for tests that last minutes."""
-import os
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sites import LIMIT_S, Site, until  # noqa: E402
-from support import REPOSITORY, ledge  # noqa: E402
+from support import REPOSITORY, daemon_environment, ledge  # noqa: E402
 
 from ledge_platform.boxes import inviting  # noqa: E402
 from ledge_platform.boxes.store import Store  # noqa: E402
@@ -16,11 +15,6 @@ from ledge_platform.boxes.store import Store  # noqa: E402
 RUNTIMES = REPOSITORY / ".ledge/runtimes"
 LIBRARY = "faketime/libfaketimeMT.so.1"
 DAY = 86_400
-
-
-def environment(**more):
-    """Variables that begin like this are settings of the daemon."""
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("LEDGE_")}, **more}
 
 
 def clock_in(file):
@@ -51,7 +45,7 @@ class RealBox:
 
     @property
     def environment(self):
-        return environment(**(clock_in(self.clock) if self.clock else {}))
+        return daemon_environment(**(clock_in(self.clock) if self.clock else {}))
 
     def run(self, *words, ends=0):
         """What a verb of `ledge` prints. ENDS is the status that it must end with; None: any."""

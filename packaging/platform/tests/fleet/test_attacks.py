@@ -7,9 +7,9 @@ import subprocess
 import time
 import unittest
 
-from real import DAY, Boxes, environment
+from real import Boxes
 from sites import free_port, until
-from support import ledge
+from support import daemon_environment, ledge
 
 from ledge_platform.site.layout import Layout
 
@@ -172,7 +172,7 @@ class Attacks(Boxes):
 
         def run():
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                    env=environment())
+                                    env=daemon_environment())
         began = time.monotonic()
         self.assertEqual(run().wait(60), 0)
         lasts = time.monotonic() - began
@@ -211,7 +211,7 @@ class Attacks(Boxes):
             subprocess.run(["rm", "-r", box.root], check=True)
             subprocess.run(["cp", "-a", self.folder / "saved", box.root], check=True)
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL, env=environment())
+                                       stderr=subprocess.DEVNULL, env=daemon_environment())
             time.sleep(chance.uniform(0, 0.25))
             process.send_signal(signal.SIGKILL)
             process.wait(30)

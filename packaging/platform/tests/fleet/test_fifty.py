@@ -17,9 +17,9 @@ import time
 import unittest
 from pathlib import Path
 
-from real import RUNTIMES, RealBox, end, environment
+from real import RUNTIMES, RealBox, end
 from sites import Client, Site, answers, free_port, until
-from support import REPOSITORY, Verbs, installed, ledge
+from support import REPOSITORY, Verbs, daemon_environment, installed, ledge
 
 from ledge_platform import waves
 from ledge_platform.boxes.store import Store
@@ -45,7 +45,7 @@ class Fifty(Site):
         self.bin.mkdir()
         shutil.copytree(MODEL, self.folder / "minilm")
         self.stand_in()
-        self.environment = environment(
+        self.environment = daemon_environment(
             PATH=f"{self.bin}:{os.environ['PATH']}:/usr/sbin:/sbin", PYTHONPATH=str(REPOSITORY / "packaging/platform"),
             LEDGE_PLATFORM_PASSPHRASE="open sesame, please", ORT_DISABLE_TELEMETRY="1")
         self.boxes = {}
@@ -65,12 +65,11 @@ case "$1" in
   box | hint | fleet | doctor) options="--root {self.root}";;
   *) options=;;
 esac
+[ "$1" = init ] || exec {python} -B -m ledge_platform "$@" $options
 {python} -B -m ledge_platform "$@" $options || exit
-if [ "$1" = init ]; then
-  # The servers and timers run once `init` has ended.
-  touch {here}/initialized
-  until [ -e {here}/serving ]; do sleep 0.1; done
-fi
+# The servers and timers run once `init` has ended.
+touch {here}/initialized
+until [ -e {here}/serving ]; do sleep 0.1; done
 """)
         self.program("ledge", f'exec {ledge()} --set runtimes.dir={RUNTIMES} "$@"\n')
         self.program("runuser", 'shift 3\nexec "$@"\n')
@@ -110,7 +109,7 @@ exit 4
     def run_box(self, box):
         log = open(box.log_file, "a")
         process = subprocess.Popen([ledge(), "serve", "--root", box.root], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   env=environment())
+                                   env=daemon_environment())
         log.close()
         box.daemon = process
         self.pid_file(box).write_text(f"{process.pid}\n")
@@ -211,6 +210,7 @@ exit 4
         marks["50 boxes committed"] = self.elapsed()
         self.check_members()
         self.check_waves()
+        self.assertIn("nothing is wrong", self.kit("doctor"))
         memory = self.memory()
 
         self.check_revocation(thieves, marks)
