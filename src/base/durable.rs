@@ -16,6 +16,12 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(OpenOptions::new().write(true).create_new(true), path, content)
 }
 
+/// As [`replace`], for a file whose folder may be missing.
+pub fn replace_in_new_folder(path: &Path, content: &[u8]) -> io::Result<()> {
+    create_folder(parent(path))?;
+    replace(path, content)
+}
+
 /// As [`replace`], for a file that only its owner may read.
 pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with(OpenOptions::new().write(true).create_new(true).mode(0o600), path, content)

@@ -1,8 +1,7 @@
 //! `ledge join`: makes this box a member of a platform.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,9 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use ledge_base::names::DeviceName;
+use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::BadConfiguration;
 use ledge_base::{clock, durable};
-use ledge_egress::{Host, HostPort, ip_filter};
+use ledge_egress::{CertificateFingerprint, Host, HostPort, ip_filter};
 use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge_membership::folder::{Membership, MembershipFolder, Standing};
 use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
@@ -25,9 +25,6 @@ use zeroize::Zeroizing;
 use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
 use crate::config::Config;
-
-/// The largest join file that is read, in bytes.
-const JOIN_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The drop-in that opens the unit of the service to the platform.
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
@@ -68,7 +65,8 @@ Examples:
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let now_ms = clock::FLOOR.now_millis();
-    let file = JoinFile::open(&read(&args.file)?, now_ms).with_context(|| args.file.display().to_string())?;
+    let content = SecretFile::Path(args.file.clone()).read()?;
+    let file = JoinFile::open(&content, now_ms).with_context(|| args.file.display().to_string())?;
     let device = name(&file.invitation, args.name.as_ref())?;
     show(&file, &device, out)?;
     confirm(&file.fingerprint, args.fingerprint.as_deref())?;
@@ -97,14 +95,6 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         return Ok(Exit::Success);
     }
     wait(&globals.load_config()?, Duration::from_secs(args.wait), out)
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(JOIN_FILE_BYTES_MAX).read_to_end(&mut bytes))
-        .with_context(|| path.display().to_string())?;
-    Ok(bytes)
 }
 
 /// The name of this box: that of the join file, or the given one for a file for several boxes.
@@ -138,8 +128,11 @@ fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Resul
 /// Returns when a person, or the caller of this command, has compared the fingerprint.
 fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
     if let Some(expected) = expected {
-        let digits = expected.trim().trim_start_matches("sha256:").replace(':', "").to_ascii_lowercase();
-        ensure!(digits == fingerprint, "the fingerprint of the join file is another one, so it is of another platform");
+        let expected: CertificateFingerprint = expected.trim().trim_start_matches("sha256:").parse()?;
+        ensure!(
+            expected.to_string() == fingerprint,
+            "the fingerprint of the join file is another one, so it is of another platform"
+        );
         return Ok(());
     }
     ensure!(
@@ -206,10 +199,7 @@ impl ServiceUnit {
                 self.membership.display()
             )?;
         }
-        let path = Path::new(DROP_IN);
-        let written =
-            path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, text.as_bytes()));
-        written.with_context(|| DROP_IN.to_owned())?;
+        durable::replace_in_new_folder(Path::new(DROP_IN), text.as_bytes()).with_context(|| DROP_IN.to_owned())?;
         let trusted = Config::packaged().upgrades.path.join(ROOT_FILE);
         match upgrades {
             Some(root) => {
@@ -217,8 +207,7 @@ impl ServiceUnit {
                 if std::fs::read(&trusted).is_ok_and(|before| before != root.as_bytes()) {
                     TrustedMetadata::reset(&Config::packaged().upgrades.path)?;
                 }
-                let written = trusted.parent().map_or(Ok(()), durable::create_folder);
-                written.and_then(|()| durable::replace(&trusted, root.as_bytes()))
+                durable::replace_in_new_folder(&trusted, root.as_bytes())
             }
             // The packages of another platform are not taken any more.
             None if trusted.exists() => std::fs::remove_file(&trusted),

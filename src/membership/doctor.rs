@@ -3,7 +3,7 @@
 use ledge_base::clock;
 use ledge_part::check::Finding;
 
-use crate::certificates::{CertificateChain, renewal_ms};
+use crate::certificates::renewal_ms;
 use crate::config::MembershipConfig;
 use crate::folder::{Membership, MembershipFolder, Standing};
 
@@ -46,9 +46,7 @@ fn standing(folder: &MembershipFolder, membership: &Membership) -> Finding {
 }
 
 fn certificate(folder: &MembershipFolder, Membership { platform, device, .. }: &Membership, said: &str) -> Finding {
-    let identity = folder.identity().ok().flatten();
-    let facts = identity.and_then(|pem| CertificateChain::from_pem(&pem).ok()?.facts().ok());
-    let Some(facts) = facts else {
+    let Some(facts) = folder.certificate_facts() else {
         let detail = format!("the certificate of {device} cannot be read");
         return Finding::fail(NAME, detail, "run it as root, or join again with a new join file");
     };

@@ -16,10 +16,12 @@ use ledge_base::durable;
 use ledge_base::names::DeviceName;
 use ledge_egress::WebAddress;
 use ledge_identity::sealing::{CipherError, EncryptionPurpose, Sealer};
+use ledge_listener::tls::CertificateFacts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::certificates::CertificateChain;
 use crate::join_file::Invitation;
 use crate::request::PendingRequest;
 
@@ -147,6 +149,11 @@ impl MembershipFolder {
     /// The certificate, its issuers and the private key, in PEM; `None` before the first certificate.
     pub fn identity(&self) -> Result<Option<Zeroizing<Vec<u8>>>, FolderError> {
         self.read(IDENTITY_FILE)
+    }
+
+    /// The facts of the certificate; `None` where there is none that can be read.
+    pub fn certificate_facts(&self) -> Option<CertificateFacts> {
+        CertificateChain::from_pem(&self.identity().ok()??).ok()?.facts().ok()
     }
 
     /// Replaces certificate and private key together.

@@ -98,15 +98,15 @@ enum NextStep {
 }
 
 impl Member {
-    /// The member whose membership is in `folder`.
-    pub fn new(folder: MembershipFolder, egress: Egress, audit: AuditSink, audit_key: AuditKeyReader) -> Self {
-        let status = Arc::new(Mutex::new(folder.status().unwrap_or_default()));
+    /// The member whose membership is in `folder`. It keeps `status` at the result of its last attempt.
+    pub fn new(
+        folder: MembershipFolder,
+        egress: Egress,
+        audit: AuditSink,
+        audit_key: AuditKeyReader,
+        status: Arc<Mutex<MembershipStatus>>,
+    ) -> Self {
         Self { folder, egress, audit, audit_key, status, asked_in_vain: None, failures: 0, audit_key_looks: 0 }
-    }
-
-    /// The result of the last attempt, which changes while [`Self::run`] runs.
-    pub fn status(&self) -> Arc<Mutex<MembershipStatus>> {
-        self.status.clone()
     }
 
     /// Runs until it is dropped.

@@ -13,7 +13,6 @@ use ledge_part::{PartEnvironment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::certificates::CertificateChain;
 use crate::config::MembershipConfig;
 use crate::doctor;
 use crate::folder::{MembershipFolder, MembershipStatus};
@@ -33,7 +32,7 @@ impl ConfigSection for MembershipConfig {
 pub struct MembershipPart {
     folder: MembershipFolder,
     audit_log: PathBuf,
-    status: Mutex<Option<Arc<Mutex<MembershipStatus>>>>,
+    status: Arc<Mutex<MembershipStatus>>,
 }
 
 impl MembershipPart {
@@ -41,14 +40,10 @@ impl MembershipPart {
     pub fn open(config: &MembershipConfig, audit_log: &Path) -> Result<Option<Self>, String> {
         let folder = config.folder().map_err(|error| error.to_string())?;
         let audit_log = audit_log.to_owned();
-        Ok(folder.exists().then(|| Self { folder, audit_log, status: Mutex::default() }))
-    }
-
-    fn last(&self) -> MembershipStatus {
-        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let last =
-            |status: &Arc<Mutex<MembershipStatus>>| status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        status.as_ref().map(last).unwrap_or_default()
+        Ok(folder.exists().then(|| {
+            let status = Arc::new(Mutex::new(folder.status().unwrap_or_default()));
+            Self { folder, audit_log, status }
+        }))
     }
 }
 
@@ -64,17 +59,15 @@ impl Subsystem for MembershipPart {
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
-        let identity = self.folder.identity().ok().flatten();
-        let facts = identity.and_then(|pem| CertificateChain::from_pem(&pem).ok()?.facts().ok());
-        let Some(facts) = facts else { return Ok(()) };
+        let Some(facts) = self.folder.certificate_facts() else { return Ok(()) };
         let ends = ConstGauge::new(gauge_value(facts.not_after_ms / 1000));
         let help = "The end of the certificate by which the platform knows this box, in seconds since the Unix epoch";
         single(encoder, "membership_certificate_expiry_timestamp_seconds", help, &ends)
     }
 
     fn problem(&self, _is_starting: bool) -> Option<String> {
-        let MembershipStatus { said, is_problem, .. } = self.last();
-        is_problem.then_some(said)
+        let last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_problem.then(|| last.said.clone())
     }
 
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
@@ -82,8 +75,8 @@ impl Subsystem for MembershipPart {
         let (audit_log, device, sealer) = (self.audit_log.clone(), device.id.clone(), sealer.clone());
         let key: AuditKeyReader =
             Arc::new(move || AuditKey::verifier_key_in(&audit_log, &device, &sealer).ok().flatten());
-        let member = Member::new(self.folder.clone(), egress.clone(), audit.clone(), key);
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(member.status());
+        let status = self.status.clone();
+        let member = Member::new(self.folder.clone(), egress.clone(), audit.clone(), key, status);
         let stop = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

@@ -35,7 +35,7 @@ pub(super) fn timestamp(unix_ms: u64) -> jiff::Timestamp {
 }
 
 /// Returns whole milliseconds.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }
 

@@ -77,6 +77,5 @@ fn versioned(name: &str, listing: &[u8]) -> Result<String, MirrorError> {
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), MirrorError> {
-    let written = path.parent().map_or(Ok(()), durable::create_folder).and_then(|()| durable::replace(path, content));
-    written.map_err(|error| MirrorError::Disk { path: path.to_owned(), error })
+    durable::replace_in_new_folder(path, content).map_err(|error| MirrorError::Disk { path: path.to_owned(), error })
 }

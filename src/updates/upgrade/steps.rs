@@ -4,7 +4,7 @@
 //! *Installing*: the package manager runs, or was interrupted. *Watching*: the new version has to stay healthy for a time.
 //! *Returning*: the previous package is installed again. After each of them the state is *idle*, with an outcome.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::record::{
     ServiceFigures, StoredPackage, UpgradeFault, UpgradeJob, UpgradeOutcome, UpgradePhase, UpgradeRecord,
 };
+use crate::trust::time::millis;
 
 /// The attempts to install a package, those that a power cut interrupted included.
 const INSTALL_ATTEMPTS_MAX: u32 = 3;
@@ -86,7 +87,7 @@ pub fn run(folder: &Path, machine: &mut dyn UpgradeMachine) -> io::Result<Upgrad
         next.save(folder)?;
         if next.phase == UpgradePhase::Idle {
             machine.forget_program();
-            remove_others(folder, &next)?;
+            remove_older(folder)?;
         }
     }
 }
@@ -105,27 +106,25 @@ fn installing(
     job: UpgradeJob,
     attempts: u32,
 ) -> io::Result<UpgradeRecord> {
+    let mut is_installed = false;
     if attempts > 0 {
         machine.finish_interrupted();
-        if machine.installed_version().as_ref() == Some(&job.package.version) {
-            let since_ms = machine.now_ms();
-            return Ok(UpgradeRecord { phase: UpgradePhase::Watching { job, since_ms, starts: 0 }, ..record });
+        is_installed = machine.installed_version().as_ref() == Some(&job.package.version);
+    }
+    if !is_installed {
+        if attempts >= INSTALL_ATTEMPTS_MAX {
+            let detail = "it was interrupted again and again".to_owned();
+            return Ok(return_from(record, job, UpgradeFault::Install, detail));
+        }
+        // Counted before it runs, so that a package that takes the machine down is not tried for ever.
+        let counted = UpgradePhase::Installing { job: job.clone(), attempts: attempts + 1 };
+        UpgradeRecord { phase: counted, ..record.clone() }.save(folder)?;
+        if let Err(detail) = machine.install(&file(folder, &job.package)) {
+            return Ok(return_from(record, job, UpgradeFault::Install, detail));
         }
     }
-    if attempts >= INSTALL_ATTEMPTS_MAX {
-        let detail = "it was interrupted again and again".to_owned();
-        return Ok(return_from(record, job, UpgradeFault::Install, detail));
-    }
-    // Counted before it runs, so that a package that takes the machine down is not tried for ever.
-    let counted = UpgradePhase::Installing { job: job.clone(), attempts: attempts + 1 };
-    UpgradeRecord { phase: counted, ..record.clone() }.save(folder)?;
-    match machine.install(&file(folder, &job.package)) {
-        Ok(()) => {
-            let since_ms = machine.now_ms();
-            Ok(UpgradeRecord { phase: UpgradePhase::Watching { job, since_ms, starts: 0 }, ..record })
-        }
-        Err(detail) => Ok(return_from(record, job, UpgradeFault::Install, detail)),
-    }
+    let since_ms = machine.now_ms();
+    Ok(UpgradeRecord { phase: UpgradePhase::Watching { job, since_ms, starts: 0 }, ..record })
 }
 
 fn watching(
@@ -263,22 +262,9 @@ fn file(folder: &Path, package: &StoredPackage) -> PathBuf {
     folder.join(PACKAGES_FOLDER).join(&package.file)
 }
 
-/// Removes packages that nothing needs any more. That of the installed version stays: it is the next way back.
-fn remove_others(folder: &Path, record: &UpgradeRecord) -> io::Result<()> {
-    let _ = record;
-    let packages = folder.join(PACKAGES_FOLDER);
-    let mut files: Vec<_> = std::fs::read_dir(&packages)?.collect::<Result<_, _>>()?;
-    let modified = |entry: &std::fs::DirEntry| entry.metadata().and_then(|file| file.modified()).ok();
-    files.sort_by_key(modified);
-    let kept: BTreeSet<_> = files.iter().rev().take(2).map(std::fs::DirEntry::path).collect();
-    for entry in files {
-        if !kept.contains(&entry.path()) {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// Removes all packages but the newest two: the installed one, and the one before it or the one that was taken back.
+fn remove_older(folder: &Path) -> io::Result<()> {
+    let mut files: Vec<_> = std::fs::read_dir(folder.join(PACKAGES_FOLDER))?.collect::<Result<_, _>>()?;
+    files.sort_by_key(|entry| Reverse(entry.metadata().and_then(|file| file.modified()).ok()));
+    files.iter().skip(2).try_for_each(|entry| std::fs::remove_file(entry.path()))
 }
