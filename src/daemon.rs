@@ -392,7 +392,6 @@ impl DaemonApp {
             Arc::new(self.serving.clone()),
         ];
         let membership = MembershipPart::open(&self.config.membership, &self.config.audit.path);
-        let membership = membership.map_err(|error| anyhow::anyhow!("membership: {error}"))?;
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         if !self.config.grpc.listen.is_empty() {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 /// Replaces the file at `path` by `content`.
 ///
@@ -113,6 +113,13 @@ pub fn is_unwritable(error: &io::Error) -> bool {
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     sync_folder(parent(to))
+}
+
+/// Exchanges two folders or files of one folder, so that each name has one of them at any time. A file system that cannot
+/// do this, such as ZFS before 2.2, answers `InvalidInput`.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?;
+    sync_folder(parent(one))
 }
 
 /// Makes created, renamed and removed names of `folder` survive a power cut.

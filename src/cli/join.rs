@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
-use crate::config::Config;
+use crate::config::{Config, LoadedConfig};
 
 /// The drop-in that opens the unit of the service to the platform.
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
@@ -39,13 +39,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct JoinArgs {
-    /// The join file, as `ledge-platform box add` makes it.
+    /// The join file, as `ledge-platform box add` makes it, or the folder with it.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The name of this box, for a join file for several boxes.
     #[arg(long, value_name = "NAME")]
     pub name: Option<DeviceName>,
-    /// The SHA-256 fingerprint that the platform shows. Without it, you are asked to compare.
+    /// The SHA-256 fingerprint that the platform shows. Without it, and without `membership.fingerprint`, you are asked to
+    /// compare.
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<String>,
     /// Leave the platform that this box is a member of.
@@ -65,13 +66,16 @@ Examples:
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let now_ms = clock::FLOOR.now_millis();
-    let content = SecretFile::Path(args.file.clone()).read()?;
-    let file = JoinFile::open(&content, now_ms).with_context(|| args.file.display().to_string())?;
+    let path = join_file(&args.file)?;
+    let content = SecretFile::Path(path.clone()).read()?;
+    let file = JoinFile::open(&content, now_ms).with_context(|| path.display().to_string())?;
     let device = name(&file.invitation, args.name.as_ref())?;
     show(&file, &device, out)?;
-    confirm(&file.fingerprint, args.fingerprint.as_deref())?;
-
     let config = globals.load_config()?;
+    let given =
+        args.fingerprint.as_deref().map(|text| text.trim().trim_start_matches("sha256:").parse()).transpose()?;
+    confirm(&file.fingerprint, given.or(config.membership.fingerprint))?;
+
     let unit = ServiceUnit::of(globals, &config, &file);
     let key = unit.as_ref().map(|unit| membership_key(&unit.credential)).transpose()?.flatten();
     let prepared =
@@ -86,15 +90,35 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         }
     };
     prepared.commit()?;
+    for replaced in joined.replaced_settings() {
+        writeln!(out, "note: {replaced}")?;
+    }
     writeln!(out, "the settings are in {}", config.membership.path.display())?;
     match unit {
-        Some(unit) => unit.apply(&joined, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?,
+        Some(unit) => {
+            unit.apply(&joined.config, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?
+        }
         None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
     }
     if args.wait == 0 {
         return Ok(Exit::Success);
     }
     wait(&globals.load_config()?, Duration::from_secs(args.wait), out)
+}
+
+/// The join file itself, which may be given by its folder.
+fn join_file(given: &Path) -> anyhow::Result<PathBuf> {
+    if !given.is_dir() {
+        return Ok(given.to_owned());
+    }
+    let entries = std::fs::read_dir(given).with_context(|| given.display().to_string())?;
+    let paths: Vec<PathBuf> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+    let mut files = paths.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "join"));
+    match (files.next(), files.next()) {
+        (Some(file), None) => Ok(file),
+        (None, _) => bail!("there is no join file in {}", given.display()),
+        (Some(_), Some(_)) => bail!("{} has several join files: say which is for this box", given.display()),
+    }
 }
 
 /// The name of this box: that of the join file, or the given one for a file for several boxes.
@@ -126,9 +150,8 @@ fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Resul
 }
 
 /// Returns when a person, or the caller of this command, has compared the fingerprint.
-fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
+fn confirm(fingerprint: &str, expected: Option<CertificateFingerprint>) -> anyhow::Result<()> {
     if let Some(expected) = expected {
-        let expected: CertificateFingerprint = expected.trim().trim_start_matches("sha256:").parse()?;
         ensure!(
             expected.to_string() == fingerprint,
             "the fingerprint of the join file is another one, so it is of another platform"
@@ -149,10 +172,16 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// The configuration with the new membership, in which nothing of this box contradicts it.
-fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &DeviceName) -> anyhow::Result<Config> {
+fn check(
+    globals: &GlobalArgs,
+    folder: &Path,
+    invitation: &Invitation,
+    device: &DeviceName,
+) -> anyhow::Result<LoadedConfig> {
     let mut sources = globals.sources();
     sources.set.push(format!("membership.path={}", toml::Value::from(folder.display().to_string())));
-    let config = sources.load().map_err(BadConfiguration)?.config;
+    let loaded = sources.load().map_err(BadConfiguration)?;
+    let config = &loaded.config;
     let own = |key: &str, is_same: bool| {
         ensure!(is_same, "{key} is set on this box to something else than in the join file: remove that setting first");
         Ok(())
@@ -162,7 +191,7 @@ fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &
         let ordered: RepositoryAddress = updates.parse().context("the join file names no repository of updates")?;
         own("updates.repository", config.updates.repository == Some(ordered))?;
     }
-    Ok(config)
+    Ok(loaded)
 }
 
 /// The service of an installed package.

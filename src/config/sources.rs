@@ -68,6 +68,8 @@ pub struct LoadedConfig {
     positions: ValueOrigins,
     /// The mistakes for which the signed settings of this box are ignored; empty when they are in effect.
     pub rejected_signed: Vec<ConfigMistake>,
+    /// The keys of the membership's settings that have another value, because the box's own settings count.
+    replaced: Vec<String>,
 }
 
 /// The place where a value was set.
@@ -171,7 +173,7 @@ impl ConfigSources {
 
     fn read(&self) -> SourcesReading {
         let (membership, own) = self.own();
-        let membership = membership.as_deref();
+        let membership = membership.as_ref();
         let Some(loaded) = own.loaded.as_ref().filter(|_| own.mistakes.is_empty()) else { return own };
         let signed = configuration::active(&loaded.config.updates.path);
         if signed.is_empty() {
@@ -193,26 +195,27 @@ impl ConfigSources {
         // Replaces the live version of the same name: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
         signed.push(release.join(configuration::SETTINGS_FILE));
-        self.merge(membership.as_deref(), &signed).valid().map(drop)
+        self.merge(membership.as_ref(), &signed).valid().map(drop)
     }
 
-    /// Everything but signed settings, and the file with the settings of a membership if there is one. The other sources
-    /// say where that is.
-    fn own(&self) -> (Option<PathBuf>, SourcesReading) {
+    /// Everything but signed settings, and the settings of a membership if there is one. The other sources say where they
+    /// are.
+    fn own(&self) -> (Option<MembershipSource>, SourcesReading) {
         let alone = self.merge(None, &[]);
-        let file = alone.loaded.as_ref().map(|loaded| loaded.config.membership.path.join(SETTINGS_FILE));
-        match file.filter(|file| file.is_file()) {
-            Some(file) => {
-                let own = self.merge(Some(&file), &[]);
-                (Some(file), own)
-            }
-            None => (None, alone),
+        let Some(LoadedConfig { config, positions, .. }) = &alone.loaded else { return (None, alone) };
+        let file = config.membership.path.join(SETTINGS_FILE);
+        if !file.is_file() {
+            return (None, alone);
         }
+        let is_replaced = |(_, address): &&(&str, &str)| positions.contains_key(*address);
+        let source = MembershipSource { file, replaced: CONNECTIONS.iter().filter(is_replaced).copied().collect() };
+        let own = self.merge(Some(&source), &[]);
+        (Some(source), own)
     }
 
     /// Merges the defaults, the settings of a membership, these files of signed settings, and every other source of the
     /// box, each over those before.
-    fn merge(&self, membership: Option<&Path>, signed: &[PathBuf]) -> SourcesReading {
+    fn merge(&self, membership: Option<&MembershipSource>, signed: &[PathBuf]) -> SourcesReading {
         let (root, defaults) = self.layout();
         let mut merged = MergedSources::new(&defaults);
         if let Some(root) = &self.root
@@ -225,17 +228,25 @@ impl ConfigSources {
             ));
         }
 
-        let destinations = membership.map(|file| read_membership(file, &mut merged)).unwrap_or_default();
+        let destinations = membership.map(|source| read_membership(source, &mut merged)).unwrap_or_default();
         for file in signed {
             read_signed(file, &mut merged);
         }
+        let of_platform = merged.values();
         self.read_file(&root, &mut merged);
         self.read_environment(&mut merged);
         for text in &self.set {
             read_set(text, &mut merged);
         }
+        let of_box = merged.values();
+        // Destinations are added to those of the box.
+        let is_replaced =
+            |(key, value): &(String, toml::Value)| key != "egress.allow" && of_box.get(key) != Some(value);
+        let replaced = of_platform.into_iter().filter(is_replaced).map(|(key, _)| key);
+        let connections = membership.into_iter().flat_map(|source| &source.replaced);
+        let replaced = replaced.chain(connections.map(|(_, address)| (*address).to_owned())).collect();
         merged.add_destinations(destinations);
-        merged.finish(&root)
+        merged.finish(&root, replaced)
     }
 
     fn layout(&self) -> (PathBuf, Config) {
@@ -278,12 +289,36 @@ impl ConfigSources {
     }
 }
 
+/// The settings of a membership.
+struct MembershipSource {
+    file: PathBuf,
+    /// The connections that the box has elsewhere: none of their settings is taken.
+    replaced: Vec<(&'static str, &'static str)>,
+}
+
+/// The sections that a platform sets for a connection to itself, and their addresses.
+const CONNECTIONS: [(&str, &str); 2] = [("mqtt", "mqtt.broker"), ("audit.sync", "audit.sync.url")];
+
 /// Reads the settings of a membership, and returns the destinations that they allow.
-fn read_membership(path: &Path, merged: &mut MergedSources) -> Vec<toml::Value> {
-    let source = path.display().to_string();
-    match read_text(path) {
+fn read_membership(
+    MembershipSource { file, replaced }: &MembershipSource,
+    merged: &mut MergedSources,
+) -> Vec<toml::Value> {
+    let source = file.display().to_string();
+    match read_text(file) {
         Ok(text) => {
-            let checked = toml_check::check::<Config>(&source, &text);
+            let mut checked = toml_check::check::<Config>(&source, &text);
+            for (section, _) in replaced {
+                let (outer, name) = section.split_once('.').unwrap_or(("", section));
+                let table = if outer.is_empty() {
+                    Some(&mut checked.table)
+                } else {
+                    checked.table.get_mut(outer).and_then(toml::Value::as_table_mut)
+                };
+                table.and_then(|table| table.remove(name));
+                let within = format!("{section}.");
+                checked.places.retain(|key, _| key != section && !key.starts_with(&within));
+            }
             let allowed = checked.table.get("egress").and_then(|egress| egress.get("allow")?.as_array()).cloned();
             merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
             allowed.unwrap_or_default()
@@ -442,7 +477,18 @@ impl MergedSources {
         self.mistakes.push(ConfigMistake::new(source, "", format!("cannot be read: {error}")));
     }
 
-    fn finish(self, root: &Path) -> SourcesReading {
+    /// The values that the sources set, by their keys, without those within arrays.
+    fn values(&self) -> BTreeMap<String, toml::Value> {
+        let value = |key: &str| {
+            let (section, key) = key.rsplit_once('.').unwrap_or(("", key));
+            let table = section.split('.').try_fold(&self.table, |table, name| table.get(name)?.as_table())?;
+            table.get(key).cloned()
+        };
+        let keys = self.positions.iter().filter(|(_, (_, is_section))| !is_section).map(|(key, _)| key);
+        keys.filter_map(|key| Some((key.clone(), value(key)?))).collect()
+    }
+
+    fn finish(self, root: &Path, replaced: Vec<String>) -> SourcesReading {
         let Self { table, positions, mut mistakes, unread, is_whole } = self;
         let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
         // Unknown keys of the sources are in it again.
@@ -453,7 +499,7 @@ impl MergedSources {
         let loaded = whole.value.filter(|_| is_whole).map(|mut config| {
             config.resolve(root);
             mistakes.extend(config.problems(&unread).iter().map(|problem| located(&positions, problem)));
-            LoadedConfig { config, positions, rejected_signed: Vec::new() }
+            LoadedConfig { config, positions, rejected_signed: Vec::new(), replaced }
         });
         SourcesReading { loaded, mistakes, unread }
     }
@@ -493,7 +539,14 @@ impl LoadedConfig {
         let of_access = self.config.access.warnings().into_iter().map(|problem| problem.within("access"));
         let of_runtimes = self.config.runtimes.warnings().into_iter().map(|problem| problem.within("runtimes"));
         let warnings = of_access.chain(of_runtimes).chain(self.config.camera_warnings());
-        warnings.map(|problem| located(&self.positions, &problem)).collect()
+        let warnings = warnings.map(|problem| located(&self.positions, &problem));
+        warnings.chain(self.replaced_settings()).collect()
+    }
+
+    /// The box's own settings that replace those of its platform.
+    pub fn replaced_settings(&self) -> impl Iterator<Item = ConfigMistake> {
+        let problem = |key| ValueProblem::new(key, "this setting of the box counts, and not the one of its platform");
+        self.replaced.iter().map(move |key| located(&self.positions, &problem(key)))
     }
 
     /// The origin of each key that was set.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ledge_base::clock;
 use ledge_listener::tls::CertificateFacts;
 use rcgen::KeyPair;
 use rustls::pki_types::pem::PemObject as _;
@@ -40,6 +41,10 @@ pub enum CertificateError {
     UnreadableKey(String),
     #[error("the certificate is not valid: {0}")]
     Invalid(String),
+    #[error("the certificate is valid from {from}, and the clock of this box shows {now}")]
+    NotYetValid { from: String, now: String },
+    #[error("the certificate expired at {until}, and the clock of this box shows {now}")]
+    Expired { until: String, now: String },
     #[error("the certificate is for {found}, and not for {expected}")]
     Name { expected: String, found: String },
     #[error("the signature is not by the key of the certificate")]
@@ -75,7 +80,7 @@ impl CertificateChain {
         let usage = KeyUsage::client_auth();
         leaf.verify_for_usage(SIGNATURE_ALGORITHMS, &anchors, issuers, now, usage, None, None)
             .map(drop)
-            .map_err(|error| CertificateError::Invalid(error.to_string()))
+            .map_err(invalid)
     }
 
     /// The facts of the certificate itself.
@@ -103,6 +108,19 @@ impl CertificateChain {
         let (leaf, _) = self.leaf()?;
         let verified = leaf.verify_signature(ECDSA_P256_SHA256, signed, signature);
         verified.map_err(|_| CertificateError::Signature)
+    }
+}
+
+fn invalid(error: webpki::Error) -> CertificateError {
+    let shown = |time: UnixTime| clock::rfc3339(time.as_secs() * 1000);
+    match error {
+        webpki::Error::CertNotValidYet { time, not_before } => {
+            CertificateError::NotYetValid { from: shown(not_before), now: shown(time) }
+        }
+        webpki::Error::CertExpired { time, not_after } => {
+            CertificateError::Expired { until: shown(not_after), now: shown(time) }
+        }
+        other => CertificateError::Invalid(other.to_string()),
     }
 }
 

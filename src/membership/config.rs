@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use ledge_base::{config_path, secret};
+use ledge_egress::CertificateFingerprint;
 use ledge_identity::sealing::{self, EncryptionConfig, MasterKeyError, Sealer};
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +20,14 @@ pub struct MembershipConfig {
     /// The file with the key under which the private keys in it are encrypted; `None` encrypts nothing.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub key_file: Option<SecretFile>,
+    /// The platform whose join files are taken without a question: the fingerprint of its root certificate.
+    #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
+    pub fingerprint: Option<CertificateFingerprint>,
 }
 
 impl Default for MembershipConfig {
     fn default() -> Self {
-        Self { path: "membership".into(), key_file: None }
+        Self { path: "membership".into(), key_file: None, fingerprint: None }
     }
 }
 

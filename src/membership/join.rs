@@ -1,5 +1,6 @@
 //! Joining: a verified join file becomes a membership.
 
+use std::io;
 use std::path::Path;
 
 use ledge_base::durable;
@@ -81,23 +82,27 @@ impl PreparedMembership {
 
     /// Puts it into effect. The folder of a membership that it replaces stays under another name.
     pub fn commit(self) -> Result<(), JoinError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |error| FolderError::File { path, error }
-        };
+        let failed = |error| FolderError::File { path: self.path.clone(), error };
+        let before = self.path.with_extension("before");
         if self.path.exists() {
-            let before = self.path.with_extension("before");
             remove(&before)?;
-            durable::rename(&self.path, &before).map_err(failed(&self.path))?;
+            match durable::exchange(&self.scratch, &self.path) {
+                Ok(()) => return Ok(durable::rename(&self.scratch, &before).map_err(failed)?),
+                // Not on this file system.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    durable::rename(&self.path, &before).map_err(failed)?;
+                }
+                Err(error) => return Err(failed(error).into()),
+            }
         }
-        durable::rename(&self.scratch, &self.path).map_err(failed(&self.scratch))?;
+        durable::rename(&self.scratch, &self.path).map_err(failed)?;
         Ok(())
     }
 }
 
 fn remove(folder: &Path) -> Result<(), FolderError> {
     match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(FolderError::File { path: folder.to_owned(), error })
         }
         _ => Ok(()),

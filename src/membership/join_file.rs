@@ -102,6 +102,8 @@ pub enum JoinFileError {
         "it is not signed by the platform that it names, so it was changed, or it is no file of that platform: {0}"
     )]
     Forged(CertificateError),
+    #[error("its signature cannot be judged: {0}. Set the clock; if it is right, ask the platform for a new file")]
+    Clock(CertificateError),
     #[error("it expired at {0}: ask the platform for a new one (`ledge-platform box add --again`)")]
     Expired(String),
     #[error("its secret is damaged")]
@@ -123,13 +125,13 @@ impl JoinFile {
 
         let [signature] = envelope.signatures.as_slice() else { return Err(JoinFileError::Other) };
         let chain = signature.certificate.as_deref().unwrap_or_default();
-        let chain = CertificateChain::from_pem(chain.as_bytes()).map_err(JoinFileError::Forged)?;
+        let chain = CertificateChain::from_pem(chain.as_bytes()).map_err(unproven)?;
         let signed = signed_bytes(JOIN_FILE_TYPE, &payload);
         let verified = chain
             .verify(&invitation.ca, now_ms)
             .and_then(|()| chain.is_for(PLATFORM_NAME))
             .and_then(|()| chain.verify_signature(&signed, &signature.bytes().unwrap_or_default()));
-        verified.map_err(JoinFileError::Forged)?;
+        verified.map_err(unproven)?;
 
         let ends_us = clock::parse_micros(&invitation.expires);
         let ends_us = ends_us.ok_or_else(|| JoinFileError::Unreadable("expires is no time".to_owned()))?;
@@ -140,12 +142,19 @@ impl JoinFile {
             return Err(JoinFileError::Unreadable("inbox is no folder of requests".to_owned()));
         }
         invitation.secret_key()?;
-        let fingerprint = CertificateChain::from_pem(invitation.ca.as_bytes()).map_err(JoinFileError::Forged)?;
+        let fingerprint = CertificateChain::from_pem(invitation.ca.as_bytes()).map_err(unproven)?;
         Ok(Self {
-            fingerprint: fingerprint.fingerprint().map_err(JoinFileError::Forged)?,
+            fingerprint: fingerprint.fingerprint().map_err(unproven)?,
             sha256: hex::encode(digest(&SHA256, bytes)),
             invitation,
         })
+    }
+}
+
+fn unproven(error: CertificateError) -> JoinFileError {
+    match error {
+        CertificateError::NotYetValid { .. } | CertificateError::Expired { .. } => JoinFileError::Clock(error),
+        error => JoinFileError::Forged(error),
     }
 }
 

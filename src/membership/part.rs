@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ledge_audit::key::AuditKey;
 use ledge_identity::access::CallerAccess;
+use ledge_identity::sealing::Sealer;
 use ledge_part::check::Finding;
 use ledge_part::metrics::{gauge_value, single};
 use ledge_part::section::{ConfigSection, DoctorContext};
@@ -30,26 +31,36 @@ impl ConfigSection for MembershipConfig {
 
 /// The membership, where there is one.
 pub struct MembershipPart {
-    folder: MembershipFolder,
+    /// `None` if the key of its private keys cannot be read. The rest of the daemon does not need it.
+    folder: Option<MembershipFolder>,
     audit_log: PathBuf,
     status: Arc<Mutex<MembershipStatus>>,
 }
 
 impl MembershipPart {
     /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform.
-    pub fn open(config: &MembershipConfig, audit_log: &Path) -> Result<Option<Self>, String> {
-        let folder = config.folder().map_err(|error| error.to_string())?;
-        let audit_log = audit_log.to_owned();
-        Ok(folder.exists().then(|| {
-            let status = Arc::new(Mutex::new(folder.status().unwrap_or_default()));
-            Self { folder, audit_log, status }
-        }))
+    pub fn open(config: &MembershipConfig, audit_log: &Path) -> Option<Self> {
+        if !MembershipFolder::new(&config.path, Sealer::none()).exists() {
+            return None;
+        }
+        let (folder, status) = match config.folder() {
+            Ok(folder) => {
+                let status = folder.status().unwrap_or_default();
+                (Some(folder), status)
+            }
+            Err(error) => {
+                let said = format!("the key of the membership cannot be read, so nothing is renewed: {error}");
+                tracing::error!("membership: {said}");
+                (None, MembershipStatus { said, is_problem: true, ..MembershipStatus::default() })
+            }
+        };
+        Some(Self { folder, audit_log: audit_log.to_owned(), status: Arc::new(Mutex::new(status)) })
     }
 }
 
 impl fmt::Debug for MembershipPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MembershipPart").field("folder", &self.folder.path()).finish_non_exhaustive()
+        f.debug_struct("MembershipPart").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
@@ -59,7 +70,7 @@ impl Subsystem for MembershipPart {
     }
 
     fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
-        let Some(facts) = self.folder.certificate_facts() else { return Ok(()) };
+        let Some(facts) = self.folder.as_ref().and_then(MembershipFolder::certificate_facts) else { return Ok(()) };
         let ends = ConstGauge::new(gauge_value(facts.not_after_ms / 1000));
         let help = "The end of the certificate by which the platform knows this box, in seconds since the Unix epoch";
         single(encoder, "membership_certificate_expiry_timestamp_seconds", help, &ends)
@@ -71,12 +82,13 @@ impl Subsystem for MembershipPart {
     }
 
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
         let PartEnvironment { device, sealer, egress, audit, shutdown, .. } = environment;
         let (audit_log, device, sealer) = (self.audit_log.clone(), device.id.clone(), sealer.clone());
         let key: AuditKeyReader =
             Arc::new(move || AuditKey::verifier_key_in(&audit_log, &device, &sealer).ok().flatten());
         let status = self.status.clone();
-        let member = Member::new(self.folder.clone(), egress.clone(), audit.clone(), key, status);
+        let member = Member::new(folder, egress.clone(), audit.clone(), key, status);
         let stop = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

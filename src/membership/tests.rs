@@ -103,8 +103,15 @@ fn a_join_file_of_the_platform_is_read() {
 #[test]
 fn a_join_file_is_good_until_its_end() {
     assert!(refusal(MADE, at("2027-01-02T00:00:00Z")).contains("expired at 2026-12-16T04:17:51Z"));
-    assert!(refusal(MADE, at("2028-01-02T00:00:00Z")).contains("the certificate is not valid"));
-    assert!(refusal(MADE, 0).contains("the certificate is not valid"), "a clock of 1970");
+    let late = refusal(MADE, at("2028-01-02T00:00:00Z"));
+    assert!(late.contains("the certificate expired at 20") && late.contains("shows 2028-01-02T00:00:00Z"), "{late}");
+}
+
+#[test]
+fn a_wrong_clock_is_named_where_it_makes_a_signature_invalid() {
+    let said = refusal(MADE, 0);
+    assert!(said.contains("the clock of this box shows 1970-01-01T00:00:00Z. Set the clock"), "{said}");
+    assert!(!said.contains("changed"), "{said}");
 }
 
 #[test]
@@ -248,7 +255,7 @@ fn a_membership_is_written_whole_and_its_private_keys_are_encrypted() {
     let state = tempfile::tempdir().unwrap();
     let key_file = state.path().join("key");
     ledge_base::durable::create_private(&key_file, &[7; MASTER_KEY_BYTES]).unwrap();
-    let config = MembershipConfig { path: state.path().join("membership"), key_file: None };
+    let config = MembershipConfig { path: state.path().join("membership"), ..MembershipConfig::default() };
     let write = |replaces, key| PreparedMembership::write(&config, &made(), &device("box-2"), replaces, key, |_| false);
     write(false, None).unwrap().discard().unwrap();
     assert!(!config.folder().unwrap().exists());
@@ -269,7 +276,7 @@ fn a_membership_is_written_whole_and_its_private_keys_are_encrypted() {
     assert!(matches!(again, Err(JoinError::Member { .. })));
     let again = PreparedMembership::write(&config, &made(), &device("box-2"), true, None, |_| false);
     again.unwrap().commit().unwrap();
-    assert!(state.path().join("membership.before").is_dir());
+    assert!(state.path().join("membership.before").is_dir() && !state.path().join("membership.new").exists());
     let without = MembershipConfig { key_file: None, ..config };
     let error = MembershipFolder::new(&without.path, Sealer::with_keys(&[[8; 32]])).membership().unwrap_err();
     assert!(error.to_string().contains("encrypted with the master key"), "{error}");

@@ -74,6 +74,7 @@ mod metrics;
 mod limits;
 mod looping_model;
 mod managed;
+mod membership;
 mod memory;
 mod messages;
 mod monitoring;

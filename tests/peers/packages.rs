@@ -328,7 +328,7 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
     run(&mut rpm(&["--erase", "ledge-slim"]));
     assert_eq!(
         told(),
-        "--no-reload disable --now ledge.service ledge-upgrade.path ledge-upgrade.service\ndaemon-reload\n"
+        "--no-reload disable --now ledge.service ledge-upgrade.path ledge-upgrade.service ledge-join.service\ndaemon-reload\n"
     );
     let after = root.files();
     let is_owners = |path: &&String| {

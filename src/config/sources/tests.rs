@@ -1,5 +1,7 @@
 mod every_mistake;
 
+use ledge_base::durable;
+
 use super::*;
 
 /// A root with a `ledge.toml`.
@@ -124,6 +126,24 @@ fn a_later_source_wins() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
+}
+
+#[test]
+fn a_setting_that_replaces_one_of_the_platform_is_named() {
+    let own = "[serving]\nmax_queue_size = 8\n[device]\nid = \"till-7\"\n[mqtt]\nbroker = \"mqtt://localhost\"\n";
+    let root = Root::new(own);
+    let membership = root.0.path().join("membership");
+    durable::create_folder(&membership).unwrap();
+    let settings = "[device]\nid = \"till-7\"\n[mqtt]\nbroker = \"mqtts://platform.lan\"\n\
+                    [mqtt.tls]\nca_file = \"/ca\"\n[serving]\nmax_queue_size = 7\n";
+    durable::replace(&membership.join("settings.toml"), settings.as_bytes()).unwrap();
+    let loaded = root.load(&[], &[]);
+    let named: Vec<String> = loaded.replaced_settings().map(|replaced| replaced.to_string()).collect();
+    let [queue, broker] = named.as_slice() else { panic!("{named:?}") };
+    let said = "this setting of the box counts, and not the one of its platform";
+    assert!(queue.ends_with(&format!("ledge.toml:2: serving.max_queue_size: {said}")), "{queue}");
+    // With all that the platform sets for its own broker: TLS would be a mistake here.
+    assert!(broker.ends_with(&format!("ledge.toml:6: mqtt.broker: {said}")), "{broker}");
 }
 
 #[test]

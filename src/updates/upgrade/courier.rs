@@ -1,6 +1,7 @@
 //! The daemon's task of upgrades: it copies the repository and the packages that a rollout names for root's service, and
 //! reports the state of that service.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -171,6 +172,13 @@ impl UpgradeCourier {
             .await
             .map_err(|failure| failure.error)?;
         link(&blob(&store, &manifest)?, &folder.join("targets").join(&manifest.location))?;
+        let kept = [&order.package.target, &previous.target, &manifest];
+        mirror::remove_others(
+            &folder.join("targets"),
+            &kept.map(|target| folder.join("targets").join(&target.location)).into(),
+        )?;
+        let wanted = kept.map(|target| target.sha256.clone()).into();
+        store.collect(&BTreeMap::new(), &wanted).map_err(|error| CourierError::Disk(error.to_string()))?;
         let order_text = format!("{} {}\n", order.plan.rollout, order.plan.target);
         durable::replace(&folder.join(ORDER_FILE), order_text.as_bytes())
             .map_err(|error| CourierError::Disk(format!("{}: {error}", folder.display())))?;

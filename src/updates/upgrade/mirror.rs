@@ -1,5 +1,6 @@
 //! A repository copied into a folder, file by file and without judging it: root's service verifies it there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,18 +22,20 @@ pub enum MirrorError {
     Source(#[from] SourceError),
     #[error("the repository has no {0}")]
     Missing(String),
-    #[error("{} cannot be written: {error}", path.display())]
+    #[error("{} cannot be changed: {error}", path.display())]
     Disk { path: PathBuf, error: io::Error },
     #[error("{0} cannot be read as metadata")]
     Form(String),
 }
 
 /// Copies the metadata of a repository into `metadata/` of `folder`: all roots, and the files of the other roles that the
-/// present snapshot names.
+/// present snapshot names. Those of earlier snapshots are removed.
 pub async fn copy_metadata(source: &RepositorySource, folder: &Path) -> Result<(), MirrorError> {
     let folder = folder.join("metadata");
+    let mut kept = BTreeSet::new();
     for version in 1..ROOTS_MAX {
         let name = format!("{version}.root.json");
+        kept.insert(folder.join(&name));
         // A root never changes.
         if folder.join(&name).is_file() {
             continue;
@@ -50,10 +53,31 @@ pub async fn copy_metadata(source: &RepositorySource, folder: &Path) -> Result<(
         let name = versioned(name, &snapshot)?;
         let content = fetch(source, &name).await?;
         write(&folder.join(&name), &content)?;
+        kept.insert(folder.join(&name));
     }
     write(&folder.join(&snapshot_name), &snapshot)?;
     // Last, since it names the others.
-    write(&folder.join("timestamp.json"), &timestamp)
+    let last = folder.join("timestamp.json");
+    write(&last, &timestamp)?;
+    kept.extend([folder.join(&snapshot_name), last]);
+    remove_others(&folder, &kept)
+}
+
+/// Removes all files below `folder` that are not `kept`, and the folders that become empty.
+pub fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) -> Result<(), MirrorError> {
+    let failed = |error| MirrorError::Disk { path: folder.to_owned(), error };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        if entry.file_type().map_err(failed)?.is_dir() {
+            remove_others(&path, kept)?;
+            // It fails while there are files in it.
+            let _ = std::fs::remove_dir(&path);
+        } else if !kept.contains(&path) {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 async fn fetch(source: &RepositorySource, name: &str) -> Result<Vec<u8>, MirrorError> {

@@ -6,8 +6,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use ledge_base::durable;
 use proptest::prelude::*;
 
+use super::mirror;
 use super::record::{ServiceFigures, StoredPackage, UpgradeFault, UpgradeJob, UpgradePhase, UpgradeRecord};
 use super::steps::{PACKAGES_FOLDER, UpgradeMachine, begin, run};
 
@@ -230,4 +232,19 @@ proptest! {
             prop_assert_eq!(runs.as_str(), "1");
         }
     }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test does not need a durable file")]
+fn files_of_earlier_orders_leave_the_copied_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let [kept, old] = [at("packages/ledge/2/new.deb"), at("packages/ledge/1/old.deb")];
+    for file in [&kept, &old] {
+        durable::create_folder(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "").unwrap();
+    }
+    std::os::unix::fs::symlink("/etc", at("link")).unwrap();
+    mirror::remove_others(folder.path(), &[kept.clone()].into()).unwrap();
+    assert!(kept.is_file() && !at("packages/ledge/1").exists() && !at("link").is_symlink());
 }

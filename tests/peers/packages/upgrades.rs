@@ -327,8 +327,24 @@ fn an_installed_box_joins_with_one_command_and_its_keys_are_encrypted() {
     let refused = machine.try_shell(&format!("ledge join {PACKAGES}/shop-7.join </dev/null 2>&1"));
     assert!(String::from_utf8_lossy(&refused.stdout).contains("pass it with --fingerprint"));
     machine.shell("test ! -e /var/lib/ledge/membership && test ! -e /etc/systemd/system/ledge.service.d");
-    let join = format!("ledge join --wait 0 --fingerprint {fingerprint} {PACKAGES}/shop-7.join");
-    let said = machine.shell(&join);
+
+    // As an image does it: a stick, and the platform that the image names.
+    machine.shell(&format!(
+        "mkdir -p /media/ledge && cp {PACKAGES}/shop-7.join /media/ledge && cp /etc/ledge/ledge.toml /tmp"
+    ));
+    let set = |fingerprint: &str| {
+        format!(
+            "cp /tmp/ledge.toml /etc/ledge && printf '[membership]\nfingerprint = \"{fingerprint}\"\n' >> /etc/ledge/ledge.toml"
+        )
+    };
+    machine.shell(&set(&"5a".repeat(32)));
+    assert!(!machine.try_shell("systemctl start ledge-join").status.success());
+    let said = machine.shell("journalctl -u ledge-join -o cat");
+    assert!(said.contains("another one, so it is of another platform"), "{said}");
+    machine.shell("test ! -e /var/lib/ledge/membership && test ! -e /etc/systemd/system/ledge.service.d");
+    machine.shell(&set(fingerprint));
+    machine.shell("systemctl start ledge-join");
+    let said = machine.shell("journalctl -u ledge-join -o cat");
     assert!(said.contains("the service was started again"), "{said}");
     machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
     machine.until("the request is on the disk", |machine| {
@@ -347,7 +363,11 @@ fn an_installed_box_joins_with_one_command_and_its_keys_are_encrypted() {
     let doctor = machine.ask(&["ledge", "doctor"]);
     assert!(doctor.contains("shop-7 is not a member of example yet"), "{doctor}");
 
-    let again = machine.try_shell(&format!("{join} 2>&1"));
+    // A box that is a member takes no other.
+    let before = machine.shell("md5sum /var/lib/ledge/membership/*");
+    machine.shell("systemctl start ledge-join");
+    assert_eq!(machine.shell("md5sum /var/lib/ledge/membership/*"), before);
+    let again = machine.try_shell("ledge join --wait 0 /media/ledge 2>&1");
     assert!(String::from_utf8_lossy(&again.stdout).contains("a member of example as shop-7 already"));
     machine.shell("systemctl restart ledge");
     machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
