@@ -96,7 +96,7 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     writeln!(out, "the settings are in {}", config.membership.path.display())?;
     match unit {
         Some(unit) => {
-            unit.apply(&joined.config, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?
+            unit.apply(&joined.config, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?;
         }
         None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
     }
