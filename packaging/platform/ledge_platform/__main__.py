@@ -174,13 +174,17 @@ def key_rotate(given):
         raise Failure("name the folders of the keys with --keys")
     with repository.locked():
         role, old = ceremony.find(repository, given.key, ring)
-        beside = ring.found[old].parent if old in ring.found else given.keys[0]
-        folder = given.new_keys or beside
+        folder = given.new_keys or beside(ring, [old], given.keys[0])
         lines, complete = ceremony.rotate(
             repository, given.key, ring, folder, given.public, not given.plain and role in OFFLINE
         )
     tell(*lines)
     return DONE if complete else REFUSED
+
+
+def beside(ring, keyids, otherwise):
+    """The folder of the private half of a key. A public half may lie anywhere."""
+    return next((ring.found[keyid].parent for keyid in keyids if ring.has(keyid)), otherwise)
 
 
 def key_threshold(given):
@@ -189,8 +193,8 @@ def key_threshold(given):
         raise Failure("name the folders of the keys with --keys")
     needed, number = given.threshold
     with repository.locked():
-        beside = [ring.found[keyid].parent for keyid in repository.delegation(given.role)[1].keyids if keyid in ring.found]
-        folder = given.new_keys or next(iter(beside), given.keys[0])
+        accepted = repository.delegation(given.role)[1]
+        folder = given.new_keys or beside(ring, accepted.keyids, given.keys[0])
         lines, complete = ceremony.change_threshold(
             repository, given.role, needed, number, ring, given.remove, given.public, folder, not given.plain)
     tell(*lines)

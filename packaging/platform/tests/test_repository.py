@@ -198,7 +198,7 @@ class Repositories(Kit):
             "key", "rotate", self.repo, "timestamp", "--keys", self.online, "--keys", holders[0]
         )
         self.assertEqual((status, self.repository.newest("root")), (1, 2), text)
-        self.assertIn("needs more signatures", text)
+        self.assertIn("it needs 1 more signature", text)
         self.accepted()  # clients see the old root until the new one is whole
         status, text = self.run_verb("root", "sign", self.repo, "--yes", "--keys", holders[0], "--keys", self.online)
         self.assertEqual(status, 1, text)
