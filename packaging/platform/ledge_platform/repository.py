@@ -145,7 +145,7 @@ class Repository:
         for keyid in accepted.keyids:
             signer = ring.signer(keyid)
             if signer:
-                metadata.sign(signer, append=True)
+                add_signature(metadata, signer)
 
     def write(self, role, metadata):
         content = metadata.to_bytes(JSONSerializer(compact=False))
@@ -254,6 +254,13 @@ class Repository:
                 if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
                     return self.place(other)
         return None
+
+
+def add_signature(metadata, signer):
+    try:
+        metadata.sign(signer, append=True)
+    except UnsignedMetadataError as error:
+        raise error.__cause__ if isinstance(error.__cause__, Failure) else Failure(first_line(error)) from None
 
 
 def lifetime(signed):

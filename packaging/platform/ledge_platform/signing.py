@@ -15,7 +15,7 @@ from tuf.api.serialization.json import JSONSerializer
 
 from . import files, manifest, moments, names, staged
 from .errors import Failure
-from .repository import OFFLINE, TOP_LEVEL, lifetime
+from .repository import OFFLINE, TOP_LEVEL, add_signature, lifetime
 
 
 @dataclass
@@ -106,7 +106,7 @@ def add_signatures(repository, role, metadata, ring):
     accepted = keys_of(repository, role, metadata)
     signers = [ring.signer(keyid) for keyid in accepted]
     for signer in filter(None, signers):
-        metadata.sign(signer, append=True)
+        add_signature(metadata, signer)
 
 
 def settle(repository, role, metadata, ring):
@@ -298,7 +298,7 @@ class Proposal:
         self.metadata = self.checked()
         self.drop_foreign_signatures()
         for signer in signers:
-            self.metadata.sign(signer, append=True)
+            add_signature(self.metadata, signer)
         if self.brought:
             take_files(self.repository, self.metadata, self.place.parent)
         outcome = settle(self.repository, self.role, self.metadata, ring)

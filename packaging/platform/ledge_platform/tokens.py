@@ -10,7 +10,7 @@ import os
 import re
 from urllib.parse import parse_qsl, quote_plus, urlsplit
 
-from securesystemslib.exceptions import UnsupportedLibraryError
+from securesystemslib.exceptions import UnsupportedLibraryError, UnverifiedSignatureError
 from securesystemslib.signer import HSMSigner
 
 from .asking import ask, from_environment
@@ -109,7 +109,7 @@ def pin_of(token, key_name):
 
 
 class Session:
-    """A session of a token with its PIN, which is tried once. The errors of the token are said in a line."""
+    """A session of a token with its PIN."""
 
     def __init__(self, token, pin, writing=False):
         self.token, self.pin, self.writing = token, pin, writing
@@ -152,7 +152,14 @@ class TokenSigner(HSMSigner):
 
     def sign(self, payload):
         with Errors(find(self.token_label)):
-            return super().sign(payload)
+            signature = super().sign(payload)
+        try:
+            self.public_key.verify_signature(signature, payload)
+        except UnverifiedSignatureError:
+            raise Failure(
+                f"the token {self.token_label!r}: its key {self.hsm_keyid} is not the one of the public half"
+            ) from None
+        return signature
 
 
 def signer(path, public, key_name):
@@ -172,22 +179,16 @@ def bring(label, number, key_name):
     token = find(label)
     pin = pin_of(token, key_name)
     with Session(token, pin), Errors(token):
-        pass
+        pass  # so that a wrong PIN is tried once
     with Errors(token):
-        uri, public = HSMSigner.import_(number, token.label, lambda _: pin)
+        _, public = HSMSigner.import_(number, token.label, lambda _: pin)
     return proven(token, number, public, pin)
 
 
 def proven(token, number, public, pin):
     if public.scheme != SCHEME:
         raise Failure(f"the token {token.label!r}: key {number} is not an ECDSA P-256 key, which boxes accept")
-    trial = b"ledge-platform key import-token"
-    try:
-        public.verify_signature(TokenSigner(number, public, lambda _: pin, token.label).sign(trial), trial)
-    except Failure:
-        raise
-    except Exception:
-        raise Failure(f"the token {token.label!r}: key {number} does not sign for its public half") from None
+    TokenSigner(number, public, lambda _: pin, token.label).sign(b"ledge-platform key import-token")
     return uri_of(number, token.label), public
 
 
