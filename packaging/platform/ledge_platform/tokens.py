@@ -169,8 +169,8 @@ def signer(path, public, key_name):
         raise Failure(f"{path}: a key in a token is an ECDSA P-256 key")
     token = find(label)
     pin = pin_of(token, key_name)
-    with Session(token, pin) as session, Errors(token):
-        HSMSigner._find_signing_key(session, number)
+    with Session(token, pin):
+        pass
     return TokenSigner(number, public, lambda _: pin, label)
 
 

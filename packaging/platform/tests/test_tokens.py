@@ -1,9 +1,11 @@
 """Keys in PKCS #11 tokens, of SoftHSM 2: a token is one of the three holders, and its PIN is tried once."""
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from unittest import mock
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from support import Kit, Verbs, installed, model_folder
+from support import Kit, Verbs, daemon_environment, installed, ledge, model_folder
 
 from ledge_platform import tokens
 from ledge_platform.errors import Failure
@@ -176,7 +178,7 @@ class Importing(Tokens, Verbs):
                 tokens.read(self.holder / "anna.hsm")
 
 
-class Signing(Tokens, Kit):
+class Platform(Tokens, Kit):
     def setUp(self):
         super().setUp()
         self.prepare_tokens()
@@ -196,6 +198,8 @@ class Signing(Tokens, Kit):
         self.assertEqual(status, 1, text)
         return text
 
+
+class Signing(Platform):
     def test_a_token_is_one_of_three_keys_of_each_role(self):
         for role in ("models", "targets", "packages"):
             self.two_of_three(role)
@@ -248,6 +252,76 @@ class Signing(Tokens, Kit):
         text = self.run_verb("renew", self.repo, "models", "--keys", self.anna)[1]
         self.assertIn("its key 2 is not the one of the public half", text)
         self.assertFalse((self.repo / "staged").exists() and list((self.repo / "staged").glob("*.json")))
+
+
+class RealBox(Platform):
+    """The daemon itself, which looks into the folder of the repository."""
+
+    def box(self):
+        box = self.folder / "box"
+        (box / "models").mkdir(parents=True)
+        (box / "ledge.toml").write_text(
+            f'[device]\nid = "box-1"\n[http]\nlisten = ["unix:{box}/ledge.sock"]\n'
+            f'[updates]\nrepository = "file://{self.repo}"\nroot_file = "{self.repo}/metadata/1.root.json"\n'
+            'min_free_mb = 0\npoll_interval_s = 3600\n')
+        with open(self.log, "w") as file:
+            daemon = subprocess.Popen(
+                [ledge(), "serve", "--root", box], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=daemon_environment())
+        self.addCleanup(daemon.wait, 30)
+        self.addCleanup(daemon.terminate)
+        self.until((box / "ledge.sock").exists)
+        return box
+
+    def until(self, condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, self.log.read_text())
+            time.sleep(0.1)
+
+    @property
+    def log(self):
+        return self.folder / "ledge.log"
+
+    def check(self, box):
+        """(exit status, what it says) of a look into the repository."""
+        done = subprocess.run([ledge(), "update", "check", "--root", box], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env=daemon_environment())
+        return done.returncode, done.stdout + done.stderr
+
+    def trusted(self, box):
+        """{role: version} of the metadata that the box trusts."""
+        done = subprocess.run([ledge(), "update", "trust", "--json", "--root", box], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env=daemon_environment(), check=True)
+        return {role: found["version"] for role, found in json.loads(done.stdout)["roles"].items()}
+
+    def test_it_takes_what_a_token_and_a_file_signed_and_nothing_that_one_key_signed(self):
+        for role in ("targets", "models"):
+            self.two_of_three(role)
+        self.stage(1, self.anna)
+        self.done("sign", self.repo, "models", "--yes", "--keys", self.ben, "--keys", self.online)
+        self.start("r-1", "models/wine/1", "--waves", "all")  # for which the box fetches what models signed
+        box = self.box()
+        status, text = self.check(box)
+        self.assertEqual(status, 0, text)
+        before = self.trusted(box)
+        self.assertEqual((before["root"], before["targets"], before["models"]), (2, 3, 3), before)
+
+        # The thief of one key and of everything on the platform's machine.
+        self.stage(2, self.anna)
+        shutil.copy(self.repo / "staged" / "4.models.json", self.repo / "metadata" / "4.models.json")
+        shutil.copytree(self.repo / "staged" / "targets", self.repo / "targets", dirs_exist_ok=True)
+        with mock.patch("ledge_platform.repository.Repository.is_signed", return_value=True):
+            self.start("r-2", "models/wine/2", "--waves", "all")
+        self.check(box)
+        self.until(lambda: '"action":"metadata_refused","cause":"signature"' in self.log.read_text())
+        self.assertIn("signature threshold not met for role models: 1/2", self.log.read_text())
+        self.assertEqual(self.trusted(box)["models"], 3)
+
+        # What the second holder signs, boxes take again.
+        (self.repo / "metadata" / "4.models.json").unlink()
+        self.done("renew", self.repo, "models", "--keys", self.ben, "--keys", self.anna, "--keys", self.online)
+        self.check(box)
+        self.until(lambda: '"action":"metadata_accepted","role":"models","version":4' in self.log.read_text())
 
 
 if __name__ == "__main__":
