@@ -123,20 +123,7 @@ def key_list(given):
             name = ring.name_of(keyid) or "-"
             lines.append((role, kept, needed, name, keyid[:16], moments.text(signed.expires), where))
     tell(reports.table(("ROLE", "KEPT", "NEEDED", "NAME", "KEY", "SIGNED UNTIL", "WHERE"), lines))
-    tell(*waits(repository, ring))
-
-
-def waits(repository, ring):
-    """A line for each version that waits for signatures."""
-    for role in filter(repository.has, OFFLINE):
-        try:
-            metadata = signing.waiting(repository, role)
-            if metadata is not None:
-                by = ", ".join(signing.signed_by(repository, role, metadata, ring)) or "nobody"
-                reason = signing.obstacle(repository, role, metadata, ring)
-                yield f"{role} {metadata.signed.version} is signed by {by} and waits{f': {reason}' if reason else ''}"
-        except Failure as failure:
-            yield str(failure)
+    tell(*signing.waits(repository, ring))
 
 
 def key_generate(given):
@@ -275,14 +262,8 @@ def refresh(given):
                 f"ledge-platform: {role} expires in {days} days: `ledge-platform renew {role}` where its keys are",
                 file=sys.stderr,
             )
-    for line in [*waits(repository, ring), *held_back(repository)]:
+    for line in [*signing.waits(repository, ring), *signing.held_back(repository)]:
         print(f"ledge-platform: {line}", file=sys.stderr)
-
-
-def held_back(repository):
-    for role in repository.unsigned():
-        yield (f"{role} {repository.newest(role)} is not public: too few of its keys signed it "
-               f"(`ledge-platform renew {repository.folder} {role}` where they are)")
 
 
 # --- releases ---

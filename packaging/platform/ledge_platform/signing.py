@@ -167,6 +167,26 @@ def signed_by(repository, role, metadata, ring):
     return [ring.name_of(keyid) or keyid[:8] for keyid in found]
 
 
+def waits(repository, ring):
+    """A line for each version that waits for signatures."""
+    for role in filter(repository.has, OFFLINE):
+        try:
+            metadata = waiting(repository, role)
+            if metadata is not None:
+                by = ", ".join(signed_by(repository, role, metadata, ring)) or "nobody"
+                reason = obstacle(repository, role, metadata, ring)
+                yield f"{role} {metadata.signed.version} is signed by {by} and waits{f': {reason}' if reason else ''}"
+        except Failure as failure:
+            yield str(failure)
+
+
+def held_back(repository):
+    """A line for each version that clients do not see, because it does not have the signatures of its present keys."""
+    for role in repository.unsigned():
+        yield (f"{role} {repository.newest(role)} is not public, because too few of its present keys signed it: "
+               f"`ledge-platform renew {repository.folder} {role}` where they are")
+
+
 def missing_files(repository, metadata):
     return [target for target in metadata.signed.targets.values()
             if not repository.place(target).exists() and not repository.staged_place(target).exists()]
