@@ -85,7 +85,9 @@ def told(public, line):
 def repository_init(given):
     offline = given.offline_keys or given.keys
     thresholds = {"root": (given.root_threshold, given.root_keys), **dict(given.threshold)}
-    repository, ring = ceremony.init(given.repository, given.keys, offline, thresholds, given.encrypt, dict(given.expires))
+    repository, ring = ceremony.init(
+        given.repository, given.keys, offline, thresholds, given.encrypt, dict(given.expires)
+    )
     tell(
         f"made {repository.folder} with {len(ring.found)} keys",
         f"  online:  {given.keys} (snapshot, timestamp, fleet)",
@@ -344,7 +346,8 @@ def agreement_check(given, repository, folder, contents, scores):
 
 def configuration_add(given):
     repository, ring = opened(given)
-    return add_release(given, repository, ring, release.SETTINGS, release.settings(given.source), description_of(given, {}))
+    contents = release.settings(given.source)
+    return add_release(given, repository, ring, release.SETTINGS, contents, description_of(given, {}))
 
 
 def runtime_add(given):
@@ -394,7 +397,8 @@ def add_release(given, repository, ring, main_file, contents, description):
     version = named(given)
     with repository.locked():
         outcome, public = release.add(repository, ring, version, main_file, contents, description)
-    return told_outcome(outcome, public, f"signed {version.path(main_file)}" + (f" and {len(contents) - 1} more" if len(contents) > 1 else ""))
+    more = f" and {len(contents) - 1} more" if len(contents) > 1 else ""
+    return told_outcome(outcome, public, f"signed {version.path(main_file)}{more}")
 
 
 def release_list(given):

@@ -16,7 +16,8 @@ keys: a verb that signs says which keys it needs; name the folders that have the
 passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for. That of a new
 key has 12 characters or more.
 
-exit status: 0 done, 1 judged and not good (model add, verify, watch), 2 not done; see `audit verify --help` for its own
+exit status: 0 done, 1 judged and not good (model add, verify, watch) or waiting for signatures of others, 2 not done;
+see `audit verify --help` for its own
 """
 
 AUDIT_EPILOG = """\
@@ -688,16 +689,24 @@ def roles(verbs):
     making.add_argument("name", type=checked(names.name), metavar="NAME")
     making.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where it goes")
     making.add_argument("--plain", action="store_true", help="without a passphrase")
-    making.add_argument("--token", metavar="LABEL", help="make it in this PKCS #11 token; see `key import-token --help`")
+    making.add_argument(
+        "--token", metavar="LABEL", help="make it in this PKCS #11 token, ECDSA P-256; see `key import-token --help`"
+    )
     making.add_argument("--id", type=checked(key_number), default=2, metavar="N", help="its number in the token (2)")
     bringing = verb(
-        group, "import-token", "use a key that a PKCS #11 token has, ECDSA P-256, for `key rotate` or `key threshold --public`",
+        group,
+        "import-token",
+        "use a key that a PKCS #11 token has, ECDSA P-256, for `key rotate` or `key threshold --public`",
         repository=False,
-        epilog="PYKCS11LIB names the PKCS #11 module. The PIN comes from LEDGE_PLATFORM_PIN_<KEY> or LEDGE_PLATFORM_PIN, or is asked for, and is tried once.")
+        epilog="PYKCS11LIB names the PKCS #11 module. The PIN comes from LEDGE_PLATFORM_PIN_<KEY> or "
+        "LEDGE_PLATFORM_PIN, or is asked for, and is tried once.",
+    )
     bringing.add_argument("name", type=checked(names.name), metavar="NAME")
     bringing.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where NAME.hsm and NAME.pub.pem go")
     bringing.add_argument("--token", metavar="LABEL", help="its label (default: the only one there is)")
-    bringing.add_argument("--id", type=checked(key_number), default=2, metavar="N", help="the number of the key in it (2)")
+    bringing.add_argument(
+        "--id", type=checked(key_number), default=2, metavar="N", help="the number of the key in it (2)"
+    )
     changing = verb(
         group,
         "passphrase",
@@ -732,15 +741,30 @@ def roles(verbs):
     changing.add_argument("role", choices=OFFLINE)
     changing.add_argument("threshold", type=checked(threshold), metavar="M/N", help="M of N keys, like 2/3")
     changing.add_argument(
-        "--public", action="append", default=[], type=Path, metavar="FILE", help="add this public key, made elsewhere")
+        "--public", action="append", default=[], type=Path, metavar="FILE", help="add this public key, made elsewhere"
+    )
     changing.add_argument(
-        "--remove", action="append", default=[], metavar="KEY", help="take this key out: the name of its file, or 8 digits of its id")
-    changing.add_argument("--new-keys", type=Path, metavar="DIR", help="where the keys go that are still missing for N (default: beside the others)")
+        "--remove",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="take this key out: the name of its file, or 8 digits of its id",
+    )
+    changing.add_argument(
+        "--new-keys",
+        type=Path,
+        metavar="DIR",
+        help="where the keys go that are still missing for N (default: beside the others)",
+    )
     changing.add_argument("--plain", action="store_true", help="without a passphrase")
     signing = verb(
-        verbs, "sign", "show the version of an offline role that waits for signatures, and add those of the keys that are here",
+        verbs,
+        "sign",
+        "show the version of an offline role that waits for signatures, and add those of the keys that are here",
         signs="needed: one of the role",
-        epilog="Exit status 1: it still waits for others. Compare the hashes that are shown with those of the files that you approved.")
+        epilog="Exit status 1: it still waits for others. Compare the hashes that are shown with those of the files "
+        "that you approved.",
+    )
     signing.add_argument("role", choices=OFFLINE)
     signing_options(signing)
     root = verbs.add_parser("root", help="sign a new root together").add_subparsers(
@@ -765,8 +789,13 @@ def roles(verbs):
 
 
 def signing_options(signing):
-    signing.add_argument("--staged", type=Path, metavar="FILE",
-                         help="the version that another holder brings, with its files in targets/ beside it; signatures are added to FILE as well")
+    signing.add_argument(
+        "--staged",
+        type=Path,
+        metavar="FILE",
+        help="the version that another holder brings, with its files in targets/ beside it; the signatures go into "
+        "FILE as well",
+    )
     signing.add_argument("--yes", action="store_true", help="do not ask after showing what is signed")
     signing.add_argument("--discard", action="store_true", help="drop the version that waits")
 

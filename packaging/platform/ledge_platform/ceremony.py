@@ -237,7 +237,8 @@ def free_name(name, ring, folder, suffix=".pub.pem"):
 def free_names(stem, first, number, ring, folder):
     """models2, models3 ...: so many names from number FIRST on that no file has."""
     taken = {path.name for place in [*ring.folders, folder] if place.is_dir() for path in place.iterdir()}
-    free = (f"{stem}{each}" for each in itertools.count(first) if not {f"{stem}{each}.pem", f"{stem}{each}.pub.pem"} & taken)
+    candidates = (f"{stem}{each}" for each in itertools.count(first))
+    free = (name for name in candidates if not {f"{name}.pem", f"{name}.pub.pem"} & taken)
     return list(itertools.islice(free, number))
 
 
@@ -274,6 +275,7 @@ def follow_up(repository, ring, outcome):
             lines += signing.renew(repository, role, ring).lines
         if not repository.is_signed(role):
             complete = False
+        if not repository.is_signed(role) and signing.waiting(repository, role) is None:
             lines.append(
                 f"{role} must be signed by {accepted.threshold} of its new keys before this is public: "
                 f"`ledge-platform renew {repository.folder} {role}` where they are"

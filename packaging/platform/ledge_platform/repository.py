@@ -122,7 +122,7 @@ class Repository:
                 )
 
     def is_signed(self, role, metadata=None, delegator=None):
-        """True if enough keys signed METADATA, else the newest version, by DELEGATOR, else the newest that delegates."""
+        """True if DELEGATOR, by default the newest, accepts the signatures of METADATA, by default the newest of ROLE."""
         metadata = metadata or self.load(role)
         delegator = delegator or self.load("root" if role in TOP_LEVEL else "targets")
         try:
@@ -175,8 +175,8 @@ class Repository:
     def acceptable(self, published):
         """({file: version} that clients accept together, the roles that too few of their keys signed).
 
-        After a change of keys, a role may wait for signatures by its new keys. Until it has them, clients see the version
-        of `targets` before, and of each other role the newest that its keys signed.
+        After a change of keys, a role may wait for signatures by its new keys. Until it has them, clients see the
+        version of `targets` before, and of each other role the newest that its keys signed.
         """
         roles, unsigned = self.present_roles(), self.unsigned()
         if not unsigned:

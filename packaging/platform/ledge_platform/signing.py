@@ -1,9 +1,9 @@
 """Versions of the offline roles, which several people sign one after another.
 
 A version that too few keys signed waits in `staged/`, and the new files of its releases in `staged/targets/`: nothing
-there is public. Each holder sees what changes, and adds a signature; with the last one the version moves into place. So
-one stolen key changes nothing. A new root waits, too, until `targets` has the signatures that it asks for, because a root
-is public as soon as it is in place.
+there is public. Each holder sees what changes, and adds a signature; with the last one the version moves into place.
+So one stolen key changes nothing. A new root waits, too, until `targets` has the signatures that it asks for, because
+a root is public as soon as it is in place.
 """
 import shutil
 from copy import deepcopy
@@ -70,7 +70,7 @@ def suffices(repository, role, ring):
 
 
 def begin(repository, role, ring):
-    """The next version of ROLE, to be changed and given to `submit`: the one that waits if a key of RING signed it."""
+    """The next version of ROLE, to be changed and given to `submit`: what waits, if a key of RING signed that."""
     metadata = deepcopy(repository.load(role))
     accepted = keys_of(repository, role, metadata)
     if not any(ring.has(keyid) for keyid in accepted):
@@ -142,14 +142,15 @@ def obstacle(repository, role, metadata, ring):
     if lacking:
         return f"it needs {', and '.join(dict.fromkeys(lacking))}: `ledge-platform sign {repository.folder} {role}`"
     if role == "root":
-        targets = waiting(repository, "targets")
-        if not any(repository.is_signed("targets", found, metadata) for found in (repository.load("targets"), targets) if found):
+        versions = (repository.load("targets"), waiting(repository, "targets"))
+        if not any(repository.is_signed("targets", found, metadata) for found in filter(None, versions)):
             return f"`targets` must be signed by its new keys first: `ledge-platform renew {repository.folder} targets`"
     absent = missing_files(repository, metadata) if role not in ("root", "targets") else []
     if absent:
+        files_are = f"and {len(absent) - 1} more files are" if absent[1:] else "is"
         return (
-            f"it has its signatures, and {absent[0].path}{f' and {len(absent) - 1} more files are' if absent[1:] else ' is'} "
-            f"not here: `ledge-platform sign REPO {role} --staged FILE` where they are"
+            f"it has its signatures, and {absent[0].path} {files_are} not here: "
+            f"`ledge-platform sign REPO {role} --staged FILE` where they are"
         )
     return None
 
@@ -241,7 +242,7 @@ def discard(repository, role):
 
 
 def tidy(repository):
-    """Removes what waits for nothing any more: staged versions of earlier numbers, and files that no staged one names."""
+    """Removes what waits for nothing any more: versions of earlier numbers, and files that none of the others names."""
     wanted = set()
     for path in sorted(repository.staged.glob("*.json")) if repository.staged.is_dir() else ():
         number, _, role = path.name.removesuffix(".json").partition(".")
@@ -282,8 +283,8 @@ class Proposal:
         if here is not None:
             if here.signed_bytes != metadata.signed_bytes:
                 raise Failure(
-                    f"another {self.role} {metadata.signed.version} than {self.place} waits in {self.path}: somebody made it "
-                    "at the same time. Agree on one, and drop the one that is here with --discard"
+                    f"another {self.role} {metadata.signed.version} than {self.place} waits in {self.path}: somebody made "
+                    "it at the same time. Agree on one, and drop the one that is here with --discard"
                 )
             for keyid, signature in here.signatures.items():
                 metadata.signatures.setdefault(keyid, signature)

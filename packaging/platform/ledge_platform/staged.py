@@ -1,10 +1,12 @@
 """Staged metadata is hostile input: it may come from a stick of another key holder, or of somebody who stole a key.
 
-`checked` refuses what the verbs of ledge-platform do not write, so that nothing is signed that `difference` does not show.
+`checked` refuses what the verbs of ledge-platform do not write, so that nothing is signed that `difference` does not
+show.
 """
 import json
 import re
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import SSlibKey
@@ -48,7 +50,9 @@ def checked(repository, role, content, place):
         raise Failure(f"{place} is no metadata: {printable(first_line(error))}") from None
     try:
         if not same:
-            raise Failure("it is not in the form that ledge-platform writes, so what is signed could differ from what is shown")
+            raise Failure(
+                "it is not in the form that ledge-platform writes, so what is signed could differ from what is shown"
+            )
         check(repository, role, metadata.signed)
     except Failure as failure:
         raise Failure(f"{place}: {failure}") from None
@@ -62,8 +66,8 @@ def check(repository, role, signed):
     current = repository.load(role).signed
     if signed.version <= current.version:
         raise Failure(
-            f"it is version {signed.version} of {role}, and {current.version} is signed already: it was made for an older "
-            "state, so make it again"
+            f"it is version {signed.version} of {role}, and {current.version} is signed already: it was made for an "
+            "older state, so make it again"
         )
     if signed.version != current.version + 1:
         raise Failure(f"it is version {signed.version} of {role}, and the next one is {current.version + 1}")
@@ -77,7 +81,8 @@ def check(repository, role, signed):
     if rest <= 0:
         raise Failure(f"it expired on {moments.text(signed.expires)}: make it again")
     if rest > valid_for_s + CLOCKS_DIFFER_S_MAX:
-        raise Failure(f"it would be valid until {moments.text(signed.expires)}, longer than {moments.spoken(valid_for_s)}")
+        until = moments.text(signed.expires)
+        raise Failure(f"it would be valid until {until}, longer than {moments.spoken(valid_for_s)}")
     if role == "root":
         check_root(signed)
     elif role == "targets":
@@ -125,7 +130,7 @@ def check_keys(found):
             else:
                 same = SSlibKey.from_crypto(load_pem_public_key(value.encode()))
             fits = same.to_dict() == key.to_dict() and same.keyid == keyid
-        except (KeyError, ValueError, TypeError, AttributeError):
+        except (KeyError, ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
             fits = False
         if not fits or key.keytype not in ("ed25519", "ecdsa"):
             raise Failure(f"the key {printable(keyid[:16])} is not what its id says")
@@ -151,29 +156,31 @@ def check_releases(repository, role, signed):
         if set(target.hashes) != {"sha256"} or not re.fullmatch(r"[0-9a-f]{64}", str(target.hashes["sha256"])):
             raise Failure(f"{path} has not exactly a SHA-256")
         refuse_unknown(target.unrecognized_fields, path, {"custom"})
-        custom = target.custom
-        if custom is not None and not (isinstance(custom, dict) and set(custom) == {"ledge"} and is_description(custom["ledge"])):
+        if target.custom is not None and not is_description(target.custom):
             raise Failure(f"{path} has a description that boxes do not read")
 
 
-def is_description(text):
+def is_description(custom):
     try:
-        return isinstance(text, str) and isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return set(custom) == {"ledge"} and isinstance(json.loads(custom["ledge"]), dict)
+    except (ValueError, TypeError, RecursionError):
         return False
 
 
 def printable(text):
     """Text of somebody else, without what would move the cursor of a terminal."""
-    return str(text).encode("ascii", "backslashreplace").decode().translate({code: f"\\x{code:02x}" for code in [*range(32), 127]})
+    ascii_only = str(text).encode("ascii", "backslashreplace").decode()
+    return ascii_only.translate({code: f"\\x{code:02x}" for code in (*range(32), 127)})
 
 
 def difference(repository, role, metadata, folder):
     """What changes between the newest version of ROLE and METADATA, in lines."""
     before, after = repository.load(role).signed, metadata.signed
-    yield f"  after {role} {before.version}, valid until {moments.text(after.expires)} (before: {moments.text(before.expires)})"
+    until, until_before = moments.text(after.expires), moments.text(before.expires)
+    yield f"  after {role} {before.version}, valid until {until} (before: {until_before})"
     if lifetime(before) != lifetime(after):
-        yield f"  CHANGED each version is valid for {moments.spoken(lifetime(after))} (before: {moments.spoken(lifetime(before))})"
+        time, time_before = moments.spoken(lifetime(after)), moments.spoken(lifetime(before))
+        yield f"  CHANGED each version is valid for {time} (before: {time_before})"
     if role == "root":
         lines = keys_changed((before.keys, before.roles), (after.keys, after.roles))
     elif role == "targets":
@@ -216,9 +223,11 @@ def targets_changed(repository, before, after, folder):
         elif (old.length, old.hashes) != (target.length, target.hashes):
             yield f"  CHANGED {path}: {content} (before: {old.hashes['sha256']})"
         if target.custom is not None and (old is None or old.custom != target.custom):
+            word = "ADDED  " if old is None or old.custom is None else "CHANGED"
             text = printable(json.dumps(json.loads(target.custom["ledge"]), sort_keys=True))
-            rest = f" ... and {len(text) - DESCRIPTION_SHOWN_MAX} more characters" if len(text) > DESCRIPTION_SHOWN_MAX else ""
-            yield f"  {'ADDED  ' if old is None or old.custom is None else 'CHANGED'} description of {path}: {text[:DESCRIPTION_SHOWN_MAX]}{rest}"
+            hidden = len(text) - DESCRIPTION_SHOWN_MAX
+            rest = f" ... and {hidden} more characters" if hidden > 0 else ""
+            yield f"  {word} description of {path}: {text[:DESCRIPTION_SHOWN_MAX]}{rest}"
         elif old is not None and old.custom is not None and target.custom is None:
             yield f"  REMOVED description of {path}"
     for path, target in sorted(before.items()):

@@ -17,6 +17,7 @@ from .asking import ask, from_environment
 from .errors import Failure
 
 SUFFIX, MODULE, PIN = ".hsm", "PYKCS11LIB", "LEDGE_PLATFORM_PIN"
+LOCKED = "its PIN was wrong too often. Unlock it with its PUK or SO PIN"
 CURVE, SCHEME = "secp256r1", "ecdsa-sha2-nistp256"
 FORM = re.compile(r"hsm:(\d{1,5})\?label=(\S{1,128})")
 
@@ -95,11 +96,11 @@ def absence(path):
 def refuse_locked(token, key_name, from_environment):
     from pkcs11 import TokenFlag
     if token.flags & TokenFlag.USER_PIN_LOCKED:
-        raise Failure(f"the token {token.label!r} is locked: its PIN was wrong too often. Unlock it with its PUK or SO PIN")
+        raise Failure(f"the token {token.label!r} is locked: {LOCKED}")
     if from_environment and token.flags & (TokenFlag.USER_PIN_FINAL_TRY | TokenFlag.USER_PIN_COUNT_LOW):
         raise Failure(
-            f"the last PIN of the token {token.label!r} was wrong, and it locks after a few: run this in a terminal without "
-            f"{PIN}, and type the PIN of {key_name}"
+            f"the last PIN of the token {token.label!r} was wrong, and it locks after a few: run this in a terminal "
+            f"without {PIN}, and type the PIN of {key_name}"
         )
 
 
@@ -137,7 +138,7 @@ class Errors:
         if isinstance(error, (pkcs11.PinIncorrect, pkcs11.PinInvalid, pkcs11.PinLenRange)):
             text = "the PIN is wrong. It was tried once; a token locks after a few"
         elif isinstance(error, pkcs11.PinLocked):
-            text = "it is locked: its PIN was wrong too often. Unlock it with its PUK or SO PIN"
+            text = f"it is locked: {LOCKED}"
         elif isinstance(error, (pkcs11.NoSuchToken, pkcs11.TokenNotPresent, pkcs11.DeviceRemoved)):
             text = "it is not here any more"
         elif isinstance(error, (pkcs11.PKCS11Error, UnsupportedLibraryError, ValueError)):
@@ -202,7 +203,9 @@ def make(label, number, key_name):
     identity = biginteger(number)
     with Session(token, pin, writing=True) as session, Errors(token):
         if any(True for _ in session.get_objects({pkcs11.Attribute.ID: identity})):
-            raise Failure(f"the token {token.label!r} has a key {number} already: `key import-token` takes it, --id makes another")
+            raise Failure(
+                f"the token {token.label!r} has a key {number} already: `key import-token` takes it, --id makes another"
+            )
         curve = session.create_domain_parameters(
             pkcs11.KeyType.EC, {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters(CURVE)}, local=True)
         curve.generate_keypair(

@@ -55,7 +55,9 @@ class Folders(Kit):
     def test_a_root_that_refuses_the_public_timestamp_does_not_go_out(self):
         served = self.folder / "served"
         self.done("publish", self.repo, served)
-        self.done("key", "rotate", self.repo, "timestamp", "--new-keys", self.online, "--keys", self.offline)
+        self.done("key", "generate", "later", "--plain", "--keys", self.online)
+        public = self.online / "later.pub.pem"
+        self.done("key", "rotate", self.repo, "timestamp", "--public", public, "--keys", self.offline)
         self.failed("the public version of timestamp is not signed by its present keys", "publish", self.repo, served)
         self.done("verify", served)
         self.done("refresh", self.repo, "--keys", self.online)

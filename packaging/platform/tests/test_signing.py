@@ -2,12 +2,14 @@
 import json
 import shutil
 import unittest
+from random import Random
 from unittest import mock
 
 from packages import deb
 from support import Kit, model_folder
 
-from ledge_platform import signing
+from ledge_platform import signing, staged
+from ledge_platform.errors import Failure
 from tuf.api.metadata import Metadata
 from tuf.api.serialization.json import JSONSerializer
 
@@ -278,6 +280,26 @@ class Hostile(Holders):
                 self.thief(change)
                 self.refused(says)
 
+    def test_a_file_with_any_byte_changed_is_refused_or_shown_as_it_is(self):
+        self.stage()
+        self.waits("renew", self.repo, "targets", *self.keys("targets1"))
+        self.waits("renew", self.repo, "root", *self.keys("root1"))
+        random = Random(7)
+        for role in ("models", "targets", "root"):
+            content, taken = self.staged(role).read_bytes(), 0
+            for _ in range(400):
+                changed = bytearray(content)
+                place = random.randrange(len(changed))
+                changed[place:place + random.randrange(3)] = random.choice((b"", b"0", b'"', b"{", b"\\", b"\xff", b"9" * 30))
+                try:
+                    metadata = staged.checked(self.repository, role, bytes(changed), "it")
+                except Failure:
+                    continue
+                taken += 1
+                self.assertEqual(metadata.to_bytes(JSONSerializer(compact=False)), changed)
+                self.assertTrue(list(staged.difference(self.repository, role, metadata, self.folder)))
+            self.assertGreater(taken, 0)
+
     def test_metadata_of_another_role_is_not_signed(self):
         self.waits("renew", self.repo, "targets", *self.keys("targets1"))
         self.staged("targets").rename(self.staged())
@@ -516,7 +538,7 @@ class FromOneKey(Kit):
         self.assertIn("models must be signed by 2 of its new keys before this is public", text)
         self.assertIn("targets 1", self.accepted())
         text = self.done("refresh", self.repo, "--keys", self.online)
-        self.assertIn("models 2 is not public: too few of its keys signed it", text)
+        self.assertIn("models 2 is not public, because too few of its present keys signed it", text)
         # Meanwhile a rollout is paused as ever.
         self.steer("pause", "--id", "r-1")
         self.assertIn("r-1 (paused)", self.accepted())

@@ -214,6 +214,15 @@ class Signing(Platform):
         kinds = sorted(self.repository.delegation("models")[0][keyid].keytype for keyid in signed)
         self.assertEqual(kinds, ["ecdsa", "ed25519"])
 
+    def test_a_version_that_waits_may_name_a_key_in_a_token(self):
+        self.two_of_three("targets")
+        self.two_of_three("models")
+        status, text = self.run_verb("key", "threshold", self.repo, "models", "1/3", "--keys", self.anna)
+        self.assertEqual(status, 1, text)
+        text = self.done("sign", self.repo, "targets", "--yes", "--keys", self.ben, "--keys", self.online)
+        self.assertIn("CHANGED models is signed by 1 of 3 keys (before: 2 of 3)", text)
+        self.accepted()
+
     def test_a_token_is_one_of_the_root_keys(self):
         words = "key", "rotate", self.repo, "root3", "--public", self.anna / "anna.pub.pem"
         self.done(*words, "--keys", self.offline, "--keys", self.online)
