@@ -175,8 +175,9 @@ def waits(repository, ring):
             metadata = waiting(repository, role)
             if metadata is not None:
                 by = ", ".join(signed_by(repository, role, metadata, ring)) or "nobody"
-                reason = obstacle(repository, role, metadata, ring)
-                yield f"{role} {metadata.signed.version} is signed by {by} and waits{f': {reason}' if reason else ''}"
+                reason = obstacle(repository, role, metadata, ring) or (
+                    f"a run was interrupted, which `ledge-platform sign {repository.folder} {role}` finishes")
+                yield f"{role} {metadata.signed.version} is signed by {by} and waits: {reason}"
         except Failure as failure:
             yield str(failure)
 
