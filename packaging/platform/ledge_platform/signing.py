@@ -34,7 +34,10 @@ def path_of(repository, role):
 def waiting(repository, role):
     """The next version of ROLE if it waits for signatures, checked; else None."""
     path = path_of(repository, role)
-    return staged.checked(repository, role, staged.content_of(path), path) if path.exists() else None
+    try:
+        return staged.checked(repository, role, staged.content_of(path), path) if path.exists() else None
+    except Failure as failure:
+        raise Failure(f"{failure} (`ledge-platform sign {repository.folder} {role} --discard` drops it)") from None
 
 
 def pending_root(repository):

@@ -152,6 +152,18 @@ class Signing(Holders):
         self.failed("no models waits", "sign", self.repo, "models", *self.keys("models2"))
         self.failed("no version of models waits", "sign", self.repo, "models", "--discard")
 
+    def test_a_version_that_cannot_be_read_is_named_and_can_be_dropped(self):
+        self.stage()
+        self.staged().write_bytes(b"{")
+        for words in (("model", "remove", self.repo, "wine", 1, *self.keys("models1")),
+                      ("renew", self.repo, "models", *self.keys("models1", "models2"))):
+            self.failed("models --discard` drops it", *words)
+        self.assertIn("--discard` drops it", self.done("refresh", self.repo, *self.keys("online")))
+        self.done("sign", self.repo, "models", "--discard")
+        self.stage()
+        with self.at(366 * 86_400):
+            self.failed("it expired on", "renew", self.repo, "models", *self.keys("models1"))
+
     def test_a_rollout_that_began_meanwhile_keeps_its_release(self):
         self.add(1)
         self.waits("model", "remove", self.repo, "wine", 1, *self.keys("models1"))
