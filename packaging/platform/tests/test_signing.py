@@ -467,6 +467,8 @@ class Keys(Holders):
         self.done("key", "generate", "carla", "--keys", self.folder / "carla")
         self.waits("key", "rotate", self.repo, lost[:8], "--public", self.folder / "carla" / "carla.pub.pem",
                    *self.keys("targets3", "online"))
+        # The new key signs nothing before it is one of the role.
+        self.failed("the role models needs 2 of its 3 keys, and 0 are", "renew", self.repo, "models", *self.keys("carla"))
         text = self.waits("sign", self.repo, "targets", "--yes", *self.keys("targets2", "online"))
         self.assertIn("models must be signed by 2 of its new keys", text)
         self.assertIn("targets 1, models 2", self.accepted())
