@@ -6,11 +6,9 @@ So one stolen key changes nothing. A new root waits, too, until `targets` has th
 a root is public as soon as it is in place.
 """
 import shutil
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuf.api.metadata import Metadata
 from tuf.api.serialization.json import JSONSerializer
 
 from . import files, manifest, moments, names, staged
@@ -74,7 +72,7 @@ def suffices(repository, role, ring):
 
 def begin(repository, role, ring):
     """The next version of ROLE, to be changed and given to `submit`: what waits, if a key of RING signed that."""
-    metadata = deepcopy(repository.load(role))
+    metadata = repository.load(role)
     accepted = keys_of(repository, role, metadata)
     if not any(ring.has(keyid) for keyid in accepted):
         repository.need([role], ring)

@@ -74,12 +74,12 @@ def find(label=None):
     if len(found) > 1:
         raise Failure(f"there are {len(found)} tokens called {label!r}: leave one in" if label
                       else f"there are several tokens ({there}): name one with --token")
-    if not found[0].label or uri_label_differs(found[0].label):
+    if not found[0].label or is_unusable(found[0].label):
         raise Failure(f"the label of the token, {found[0].label!r}, is not 1 to 100 printable characters")
     return found[0]
 
 
-def uri_label_differs(label):
+def is_unusable(label):
     return len(quote_plus(label)) > 128 or not label.isprintable()
 
 
