@@ -124,14 +124,14 @@ catalogue: setup setup-platform ## sign the models of the set-up as a catalogue 
 
 test-platform: setup-peers setup-axe ## test the file of the publisher, and ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server, apt, dnf and Chromium
 	@$(need_python)
-	$(PYTHON) packaging/platform/setup --s3 --test
+	$(PYTHON) packaging/platform/setup --s3 --pkcs11 --test
 	cargo build --workspace --all-features --locked --bin ledge
 	.ledge/platform/bin/python3 -B tests/unittests packaging/build/tests
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 test-fleet: setup-peers ## run the script of docs/fleet.md with 50 real boxes, boxes over months with wrong clocks, and attacks on joining (a quarter of an hour)
 	@$(need_python)
-	$(PYTHON) packaging/platform/setup --s3 --test
+	$(PYTHON) packaging/platform/setup --s3 --pkcs11 --test
 	cargo build --workspace --all-features --locked --bin ledge
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests/fleet
 

@@ -21,6 +21,8 @@ from . import (
     release,
     reports,
     rollouts,
+    signing,
+    tokens,
     upgrades,
     verify,
     waves,
@@ -30,7 +32,7 @@ from .audit import verbs as audit
 from .boxes import verbs as boxes
 from .broker import Broker
 from .certificates import verbs as certificates
-from .errors import DONE, FAILED, REFUSED, Failure
+from .errors import DONE, FAILED, REFUSED, Failure, Refused
 from .packages import openpgp
 from .packages import verbs as packages
 from .page.members import Members
@@ -65,6 +67,15 @@ def tell(*lines):
         print(line)
 
 
+def told_outcome(outcome, public, line):
+    """Says LINE if a version is in place, else what it waits for. Returns the exit status."""
+    if outcome.done:
+        told(public, line)
+        return DONE
+    tell(*outcome.lines)
+    return REFUSED
+
+
 def told(public, line):
     tell(line, *([] if public else [NOT_PUBLIC]))
 
@@ -73,8 +84,9 @@ def told(public, line):
 
 def repository_init(given):
     offline = given.offline_keys or given.keys
+    thresholds = {"root": (given.root_threshold, given.root_keys), **dict(given.threshold)}
     repository, ring = ceremony.init(
-        given.repository, given.keys, offline, given.root_keys, given.root_threshold, given.encrypt, dict(given.expires)
+        given.repository, given.keys, offline, thresholds, given.encrypt, dict(given.expires)
     )
     tell(
         f"made {repository.folder} with {len(ring.found)} keys",
@@ -99,20 +111,41 @@ def key_list(given):
         accepted, signed = repository.delegation(role)[1], repository.load(role).signed
         for keyid in accepted.keyids:
             path = ring.found.get(keyid)
-            where = str(keys.private_of(path)) if ring.has(keyid) else "not in --keys"
-            if ring.has(keyid) and not is_private(keys.private_of(path)):
+            private = keys.private_of(path) if path else None
+            where = "not in --keys"
+            if ring.absence(keyid):
+                where = ring.absence(keyid)
+            elif ring.has(keyid):
+                where = str(private if private.exists() else tokens.file_of(path))
+            if ring.has(keyid) and private.exists() and not is_private(private):
                 where += " (readable by others: chmod 600)"
-            if ring.has(keyid) and keys.is_weakly_encrypted(keys.private_of(path)):
+            if ring.has(keyid) and keys.is_weakly_encrypted(private):
                 where += f" (weakly encrypted: ledge-platform key passphrase {ring.name_of(keyid)})"
             kept, needed = "offline" if role in OFFLINE else "online", f"{accepted.threshold} of {len(accepted.keyids)}"
-            lines.append((role, kept, needed, keyid[:16], moments.text(signed.expires), where))
-    tell(reports.table(("ROLE", "KEPT", "NEEDED", "KEY", "SIGNED UNTIL", "WHERE"), lines))
+            name = ring.name_of(keyid) or "-"
+            lines.append((role, kept, needed, name, keyid[:16], moments.text(signed.expires), where))
+    tell(reports.table(("ROLE", "KEPT", "NEEDED", "NAME", "KEY", "SIGNED UNTIL", "WHERE"), lines))
+    tell(*signing.waits(repository, ring))
 
 
 def key_generate(given):
+    if given.token is not None:
+        keys.refuse_existing(given.keys, given.name)
+        return told_of_token(given, *tokens.make(given.token, given.id, given.name))
     key = keys.generate(given.keys, given.name, None if given.plain else keys.new_passphrase(given.name))
     path = given.keys / given.name
     tell(f"{key.keyid[:16]}: {path}.pem stays with its holder, {path}.pub.pem goes to the ceremony")
+
+
+def key_import_token(given):
+    keys.refuse_existing(given.keys, given.name)
+    told_of_token(given, *tokens.bring(given.token, given.id, given.name))
+
+
+def told_of_token(given, uri, public):
+    keys.write_token(given.keys, given.name, uri, public)
+    path = given.keys / given.name
+    tell(f"{public.keyid[:16]}: {path}{tokens.SUFFIX} names the token ({uri}), {path}.pub.pem goes to the ceremony")
 
 
 def key_passphrase(given):
@@ -130,8 +163,7 @@ def key_rotate(given):
         raise Failure("name the folders of the keys with --keys")
     with repository.locked():
         role, old = ceremony.find(repository, given.key, ring)
-        beside = ring.found[old].parent if old in ring.found else given.keys[0]
-        folder = given.new_keys or beside
+        folder = given.new_keys or beside(ring, [old], given.keys[0])
         lines, complete = ceremony.rotate(
             repository, given.key, ring, folder, given.public, not given.plain and role in OFFLINE
         )
@@ -139,12 +171,68 @@ def key_rotate(given):
     return DONE if complete else REFUSED
 
 
-def root_sign(given):
+def beside(ring, keyids, otherwise):
+    """The folder of the private half of a key. A public half may lie anywhere."""
+    return next((ring.found[keyid].parent for keyid in keyids if ring.has(keyid)), otherwise)
+
+
+def key_threshold(given):
     repository, ring = opened(given)
+    if not given.keys:
+        raise Failure("name the folders of the keys with --keys")
+    needed, number = given.threshold
     with repository.locked():
-        lines, complete = ceremony.add_signatures(repository, ring)
-    tell(*lines, *([f"root {repository.newest('root')} is complete"] if complete else []))
+        accepted = repository.delegation(given.role)[1]
+        folder = given.new_keys or beside(ring, accepted.keyids, given.keys[0])
+        lines, complete = ceremony.change_threshold(
+            repository, given.role, needed, number, ring, given.remove, given.public, folder, not given.plain)
+    tell(*lines)
     return DONE if complete else REFUSED
+
+
+def sign(given):
+    repository, ring = opened(given)
+    role = getattr(given, "role", "root")
+    if given.discard:
+        with repository.locked():
+            tell(f"dropped {signing.discard(repository, role)}")
+        return DONE
+    proposal = signing.Proposal(repository, role, given.staged)
+    tell(*proposal.shown(ring))
+    refuse_way_back(repository, role, proposal.metadata)
+    here = [keyid for keyid in signing.keys_of(repository, role, proposal.metadata) if ring.has(keyid)]
+    if not here and not proposal.metadata.signatures:
+        raise Failure(f"none of the keys in {ring} signs {role}, and nobody signed this yet")
+    if here and not given.yes:
+        confirm(f"Sign {role} {proposal.metadata.signed.version} with {', '.join(map(ring.name_of, here))}?")
+    signers = proposal.signers(ring)
+    with repository.locked():
+        outcome = proposal.sign(signers, ring)
+        lines, complete = ceremony.follow_up(repository, ring, outcome)
+        version = proposal.metadata.signed.version
+        public = complete and repository.published(role) == version
+        gone = release.clear(repository, outcome.removed, public)
+    tell(*lines, *([f"{role} {version} is complete"] if outcome.done else []))
+    if gone:
+        tell(f"what is published elsewhere keeps its files until you delete them there: {', '.join(gone)}")
+    return DONE if complete else REFUSED
+
+
+def refuse_way_back(repository, role, metadata):
+    """A rollout may have begun since a release was taken out by a version that waits."""
+    if role != names.PACKAGES:
+        return
+    gone = set(repository.load(role).signed.targets) - set(metadata.signed.targets)
+    manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
+    for version in {names.release(path) for path in gone}:
+        upgrades.refuse_way_back(repository, version, manifests)
+
+
+def confirm(question):
+    if not sys.stdin.isatty():
+        raise Failure("nothing is signed: say --yes when you have read this, or run it in a terminal")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Refused("nothing is signed")
 
 
 def renew(given):
@@ -152,7 +240,8 @@ def renew(given):
     with repository.locked():
         lines, complete = ceremony.renew(repository, given.role, ring)
     signed = repository.load(given.role).signed
-    tell(*(lines or [f"{given.role} {signed.version} is good until {moments.text(signed.expires)}"]))
+    good = f"{given.role} {signed.version} is good until {moments.text(signed.expires)}"
+    tell(*(lines or [good]))
     return DONE if complete else REFUSED
 
 
@@ -175,6 +264,8 @@ def refresh(given):
                 f"ledge-platform: {role} expires in {days} days: `ledge-platform renew {role}` where its keys are",
                 file=sys.stderr,
             )
+    for line in [*signing.waits(repository, ring), *signing.held_back(repository)]:
+        print(f"ledge-platform: {line}", file=sys.stderr)
 
 
 # --- releases ---
@@ -224,10 +315,11 @@ def model_add(given):
     # A tolerance that was given stays.
     description = {**found, **description}
     tell(*lines)
-    add_release(given, repository, ring, folder.main, contents, description)
+    status = add_release(given, repository, ring, folder.main, contents, description)
     left_out = folder.left_out()
     if left_out:
         tell(f"left out, for model.toml does not name them: {', '.join(left_out)}")
+    return status
 
 
 def golden_check(given, folder, contents):
@@ -254,7 +346,8 @@ def agreement_check(given, repository, folder, contents, scores):
 
 def configuration_add(given):
     repository, ring = opened(given)
-    add_release(given, repository, ring, release.SETTINGS, release.settings(given.source), description_of(given, {}))
+    contents = release.settings(given.source)
+    return add_release(given, repository, ring, release.SETTINGS, contents, description_of(given, {}))
 
 
 def runtime_add(given):
@@ -262,7 +355,7 @@ def runtime_add(given):
     if given.name not in release.RUNTIMES:
         raise Failure(f"there is no runtime {given.name!r}: {' or '.join(release.RUNTIMES)}")
     contents = release.libraries(given.source)
-    add_release(given, repository, ring, sorted(contents)[0], contents, description_of(given, {}))
+    return add_release(given, repository, ring, sorted(contents)[0], contents, description_of(given, {}))
 
 
 def upgrade_add(given):
@@ -273,8 +366,8 @@ def upgrade_add(given):
         release.refuse_unsignable(repository, ring, version, files)
         upgrades.refuse_older(repository, version, description["package"])
         description.update(filled({"requires": filled({"ledge": given.requires_ledge})}))
-        public = release.add(repository, ring, version, sorted(files)[0], files, description)
-    told(public, f"signed {version}: {', '.join(sorted(files))}")
+        outcome, public = release.add(repository, ring, version, sorted(files)[0], files, description)
+    return told_outcome(outcome, public, f"signed {version}: {', '.join(sorted(files))}")
 
 
 def upgrade_list(given):
@@ -292,8 +385,8 @@ def upgrade_remove(given):
     with repository.locked():
         manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
         upgrades.refuse_way_back(repository, version, manifests)
-        public, gone = release.remove(repository, ring, version, manifests)
-    removed(public, version, gone)
+        outcome, public, gone = release.remove(repository, ring, version, manifests)
+    return removed(outcome, public, version, gone)
 
 
 def named(given):
@@ -303,8 +396,9 @@ def named(given):
 def add_release(given, repository, ring, main_file, contents, description):
     version = named(given)
     with repository.locked():
-        public = release.add(repository, ring, version, main_file, contents, description)
-    told(public, f"signed {version.path(main_file)}" + (f" and {len(contents) - 1} more" if len(contents) > 1 else ""))
+        outcome, public = release.add(repository, ring, version, main_file, contents, description)
+    more = f" and {len(contents) - 1} more" if len(contents) > 1 else ""
+    return told_outcome(outcome, public, f"signed {version.path(main_file)}{more}")
 
 
 def release_list(given):
@@ -319,13 +413,15 @@ def release_remove(given):
     repository, ring = opened(given)
     with repository.locked():
         manifests = [fleets.load(repository, fleet).manifest for fleet in fleets.all_of(repository)]
-        public, gone = release.remove(repository, ring, named(given), manifests)
-    removed(public, named(given), gone)
+        outcome, public, gone = release.remove(repository, ring, named(given), manifests)
+    return removed(outcome, public, named(given), gone)
 
 
-def removed(public, version, gone):
-    told(public, f"{version} is not signed any more")
-    tell(f"what is published elsewhere keeps its files until you delete them there: {', '.join(gone)}")
+def removed(outcome, public, version, gone):
+    status = told_outcome(outcome, public, f"{version} is not signed any more")
+    if status == DONE:
+        tell(f"what is published elsewhere keeps its files until you delete them there: {', '.join(gone)}")
+    return status
 
 
 # --- rollouts ---
@@ -517,7 +613,10 @@ VERBS = {
     "key generate": key_generate,
     "key passphrase": key_passphrase,
     "key rotate": key_rotate,
-    "root sign": root_sign,
+    "key threshold": key_threshold,
+    "key import-token": key_import_token,
+    "sign": sign,
+    "root sign": sign,
     "renew": renew,
     "refresh": refresh,
     "rollout start": rollout_start,

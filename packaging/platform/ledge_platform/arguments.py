@@ -16,7 +16,8 @@ keys: a verb that signs says which keys it needs; name the folders that have the
 passphrase is taken from LEDGE_PLATFORM_PASSPHRASE_<KEY>, else LEDGE_PLATFORM_PASSPHRASE, else asked for. That of a new
 key has 12 characters or more.
 
-exit status: 0 done, 1 judged and not good (model add, verify, watch), 2 not done; see `audit verify --help` for its own
+exit status: 0 done, 1 judged and not good (model add, verify, watch) or waiting for signatures of others, 2 not done;
+see `audit verify --help` for its own
 """
 
 AUDIT_EPILOG = """\
@@ -91,6 +92,28 @@ def expiry(text):
     if role not in ROLES:
         raise Failure(f"{text!r}: write ROLE=DURATION, like fleet=7d, with one of {', '.join(ROLES)}")
     return role, moments.duration(value)
+
+
+def threshold(text):
+    """(keys that must sign, keys) of `2/3`."""
+    found = re.fullmatch(r"(\d{1,2})/(\d{1,2})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]) <= ceremony.KEYS_MAX:
+        raise Failure(f"{text!r}: write M/N, like 2/3, with 1 to {ceremony.KEYS_MAX} keys")
+    return int(found[1]), int(found[2])
+
+
+def role_threshold(text):
+    role, _, value = text.partition("=")
+    if role not in OFFLINE:
+        raise Failure(f"{text!r}: write ROLE=M/N, like models=2/3, with one of {', '.join(OFFLINE)}")
+    return role, threshold(value)
+
+
+def key_number(text):
+    """1 to 65535; a PIV slot 9c is 2."""
+    if not re.fullmatch(r"[1-9]\d{0,4}", text):
+        raise Failure(f"{text!r} is no number of a key")
+    return int(text)
 
 
 def version_or_none(text):
@@ -207,6 +230,8 @@ def repository(verbs):
         metavar="DIR",
         help="where root, targets, models and programs go, such as a stick (default: the same)",
     )
+    add("--threshold", action="append", default=[], type=checked(role_threshold), metavar="ROLE=M/N",
+        help="M of N keys sign an offline role, like models=2/3; as often as needed (root=2/3, others 1/1)")
     add("--root-keys", type=int, default=3, metavar="N", help="how many root keys there are (3)")
     add("--root-threshold", type=int, default=2, metavar="N", help="how many of them must sign (2)")
     add(
@@ -664,6 +689,24 @@ def roles(verbs):
     making.add_argument("name", type=checked(names.name), metavar="NAME")
     making.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where it goes")
     making.add_argument("--plain", action="store_true", help="without a passphrase")
+    making.add_argument(
+        "--token", metavar="LABEL", help="make it in this PKCS #11 token, ECDSA P-256; see `key import-token --help`"
+    )
+    making.add_argument("--id", type=checked(key_number), default=2, metavar="N", help="its number in the token (2)")
+    bringing = verb(
+        group,
+        "import-token",
+        "use a key that a PKCS #11 token has, ECDSA P-256, for `key rotate` or `key threshold --public`",
+        repository=False,
+        epilog="PYKCS11LIB names the PKCS #11 module. The PIN comes from LEDGE_PLATFORM_PIN_<KEY> or "
+        "LEDGE_PLATFORM_PIN, or is asked for, and is tried once.",
+    )
+    bringing.add_argument("name", type=checked(names.name), metavar="NAME")
+    bringing.add_argument("--keys", type=Path, required=True, metavar="DIR", help="where NAME.hsm and NAME.pub.pem go")
+    bringing.add_argument("--token", metavar="LABEL", help="its label (default: the only one there is)")
+    bringing.add_argument(
+        "--id", type=checked(key_number), default=2, metavar="N", help="the number of the key in it (2)"
+    )
     changing = verb(
         group,
         "passphrase",
@@ -689,10 +732,45 @@ def roles(verbs):
     rotating.add_argument(
         "--plain", action="store_true", help="without a passphrase (default for snapshot, timestamp and fleet)"
     )
+    changing = verb(
+        group,
+        "threshold",
+        "change how many keys of how many sign an offline role",
+        signs="needed: for models and packages the keys of targets, for targets and root a threshold of root keys",
+    )
+    changing.add_argument("role", choices=OFFLINE)
+    changing.add_argument("threshold", type=checked(threshold), metavar="M/N", help="M of N keys, like 2/3")
+    changing.add_argument(
+        "--public", action="append", default=[], type=Path, metavar="FILE", help="add this public key, made elsewhere"
+    )
+    changing.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="take this key out: the name of its file, or 8 digits of its id",
+    )
+    changing.add_argument(
+        "--new-keys",
+        type=Path,
+        metavar="DIR",
+        help="where the keys go that are still missing for N (default: beside the others)",
+    )
+    changing.add_argument("--plain", action="store_true", help="without a passphrase")
+    signing = verb(
+        verbs,
+        "sign",
+        "show the version of an offline role that waits for signatures, and add those of the keys that are here",
+        signs="needed: one of the role",
+        epilog="Exit status 1: it still waits for others. Compare the hashes that are shown with those of the files "
+        "that you approved.",
+    )
+    signing.add_argument("role", choices=OFFLINE)
+    signing_options(signing)
     root = verbs.add_parser("root", help="sign a new root together").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
-    verb(root, "sign", "add signatures to the root that waits for them", signs="needed: a root key")
+    signing_options(verb(root, "sign", "the same as `sign REPO root`", signs="needed: a root key"))
     renewing = verb(verbs, "renew", "sign an offline role anew before it expires", signs="needed: that of the role")
     renewing.add_argument("role", choices=OFFLINE)
     refreshing = verb(
@@ -708,6 +786,18 @@ def roles(verbs):
         metavar="DURATION",
         help="say so when an offline role expires within it (30d)",
     )
+
+
+def signing_options(signing):
+    signing.add_argument(
+        "--staged",
+        type=Path,
+        metavar="FILE",
+        help="the version that another holder brings, with its files in targets/ beside it; the signatures go into "
+        "FILE as well",
+    )
+    signing.add_argument("--yes", action="store_true", help="do not ask after showing what is signed")
+    signing.add_argument("--discard", action="store_true", help="drop the version that waits")
 
 
 def outward(verbs):

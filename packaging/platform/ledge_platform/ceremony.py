@@ -1,16 +1,15 @@
 """Making a repository, and replacing its keys."""
+import itertools
 import re
 import shutil
-from copy import deepcopy
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from tuf.api.exceptions import RepositoryError, UnsignedMetadataError
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
-from tuf.api.serialization.json import JSONSerializer
 
-from . import files, keys, manifest, moments
+from . import files, keys, manifest, moments, signing
 from .errors import Failure
 from .repository import LIFETIME, OFFLINE, ROLES, SIGNED_AT, TARGETS_ROLES, TOP_LEVEL, Repository
+from .staged import DELEGATED
 
 DAY = 86_400
 LIFETIMES = {
@@ -22,19 +21,18 @@ LIFETIMES = {
     "snapshot": 7 * DAY,
     "timestamp": 2 * DAY,
 }
-DELEGATED = {
-    "models": ["models/*/*/*", "configurations/*/*/*", "runtimes/*/*/*"],
-    "packages": ["packages/*/*/*"],
-    "fleet": ["fleet/*/*"],
-}
+KEYS_MAX = 9  # of a role
+THRESHOLDS = {"root": (2, 3)}  # (keys that must sign, keys); of other roles (1, 1)
 # `packages.asc` is the key of apt and dnf.
 KEY_NAMES = {"packages": "programs"}
 
 
-def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt, lifetimes):
+def init(folder, ring_folder, offline_folder, thresholds, encrypt, lifetimes):
     """Makes all keys and the first version of everything. Returns the repository and the ring."""
-    if not 1 <= root_threshold <= root_keys:
-        raise Failure(f"of {root_keys} root keys, {root_threshold} cannot have to sign")
+    thresholds = {**THRESHOLDS, **thresholds}
+    for role, (needed, number) in thresholds.items():
+        if not 1 <= needed <= number <= KEYS_MAX:
+            raise Failure(f"of {number} {role} keys, {needed} cannot have to sign")
     repository = Repository(folder)
     if repository.metadata.exists() and not repository.unfinished:
         raise Failure(f"{folder} is a repository already")
@@ -44,7 +42,7 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
         offline = role in OFFLINE
         where = offline_folder if offline else ring_folder
         encrypted = encrypt == "all" or encrypt == "offline" and offline
-        for name in [f"root{number + 1}" for number in range(root_keys)] if role == "root" else [KEY_NAMES.get(role, role)]:
+        for name in first_names(role, thresholds.get(role, (1, 1))[1]):
             wanted.append((role, where, name, keys.new_passphrase(name) if encrypted else None))
     private = {
         name: keys.resumed_or_new(where / f"{name}.pem", words, Ed25519PrivateKey.generate, repository.unfinished)
@@ -71,13 +69,14 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     for role in TOP_LEVEL:
         for key in made[role]:
             root.add_key(key, role)
-    root.roles["root"].threshold = root_threshold
+    for role in ("root", "targets"):
+        root.roles[role].threshold = thresholds.get(role, (1, 1))[0]
     metadata = Metadata(root)
     repository.sign(metadata, root.roles["root"], ring)
     repository.write("root", metadata)
 
     roles = {
-        role: DelegatedRole(role, [key.keyid for key in made[role]], 1, True, paths)
+        role: DelegatedRole(role, [key.keyid for key in made[role]], thresholds.get(role, (1, 1))[0], True, paths)
         for role, paths in DELEGATED.items()
     }
     delegated_keys = {key.keyid: key for role in DELEGATED for key in made[role]}
@@ -98,6 +97,12 @@ def init(folder, ring_folder, offline_folder, root_keys, root_threshold, encrypt
     write("timestamp", Metadata(timestamp))
     repository.unfinished.end()
     return repository, ring
+
+
+def first_names(role, number):
+    """root1, root2 ... where a role has several keys."""
+    stem = KEY_NAMES.get(role, role)
+    return [f"{stem}{each + 1}" for each in range(number)] if number > 1 or role == "root" else [stem]
 
 
 def add_role(repository, role, ring, folder, encrypted):
@@ -150,33 +155,63 @@ def delegator_of(role):
 def rotate(repository, what, ring, new_folder, public_file, encrypted):
     """Puts a new key in the place of an old one. Returns (lines to print, whether the change is complete)."""
     role, old = find(repository, what, ring)
-    delegator = delegator_of(role)
-    if delegator == "targets":
-        repository.need(["targets"], ring)  # a new root can be signed by its holders one after another, this cannot
+    metadata = signing.begin(repository, delegator_of(role), ring)
+    if old not in metadata.signed.get_delegated_role(role).keyids:
+        raise Failure(f"{old[:8]} is replaced already, in the version that waits for signatures")
     if public_file:
-        new = keys.read_public(public_file)
+        new = refuse_twice(metadata, role, keys.read_public(public_file))
     else:
         name = free_name(ring.name_of(old) or KEY_NAMES.get(role, role), ring, new_folder)
         new = keys.generate(new_folder, name, keys.new_passphrase(name) if encrypted else None)
         ring = keys.KeyRing([*ring.folders, new_folder])
-    if delegator == "targets":
-        metadata = repository.load("targets")
-        metadata.signed.revoke_key(old, role)
-        metadata.signed.add_key(new, role)
-        repository.save("targets", metadata, ring)
-        complete = True
-    else:
-        metadata = pending_root(repository)
-        metadata.signed.revoke_key(old, role)
-        metadata.signed.add_key(new, role)
-        complete = stage_root(repository, metadata, ring)
-    lines = [f"{role}: {old[:8]} is replaced by {new.keyid[:8]}"]
-    return [*lines, *finish(repository, ring, complete)], complete
+    metadata.signed.revoke_key(old, role)
+    metadata.signed.add_key(new, role)
+    lines, complete = submit(repository, delegator_of(role), metadata, ring)
+    return [f"{role}: {old[:8]} is replaced by {new.keyid[:8]}", *lines], complete
 
 
-def find(repository, what, ring):
+def change_threshold(repository, role, needed, number, ring, removed, public_files, new_folder, encrypted):
+    """Makes NEEDED of NUMBER keys sign ROLE. Returns (lines to print, whether the change is complete)."""
+    metadata = signing.begin(repository, delegator_of(role), ring)
+    accepted = metadata.signed.get_delegated_role(role)
+    gone = [find(repository, what, ring, role)[1] for what in removed]
+    new = []
+    for file in public_files:
+        new.append(refuse_twice(metadata, role, keys.read_public(file), new))
+    made = number - len(set(accepted.keyids) - set(gone)) - len(new)
+    if made < 0:
+        raise Failure(f"{role} would have {number - made} keys: take {-made} out with --remove KEY")
+    if not 1 <= needed <= number <= KEYS_MAX:
+        raise Failure(f"of {number} {role} keys, {needed} cannot have to sign")
+    # All passphrases before the first key: a refused one leaves no half of a ring.
+    stem = KEY_NAMES.get(role, role)
+    names = free_names(stem, len(accepted.keyids) + 1, made, ring, new_folder)
+    wanted = [(name, keys.new_passphrase(name) if encrypted else None) for name in names]
+    for name, words in wanted:
+        new.append(keys.generate(new_folder, name, words))
+    if wanted:
+        ring = keys.KeyRing([*ring.folders, new_folder])
+    for key in new:
+        metadata.signed.add_key(key, role)
+    for keyid in gone:
+        metadata.signed.revoke_key(keyid, role)
+    accepted.threshold = needed
+    lines, complete = submit(repository, delegator_of(role), metadata, ring)
+    added = ", ".join(ring.name_of(key.keyid) or key.keyid[:8] for key in new)
+    changes = [f"added {added}"] * bool(new) + [f"removed {', '.join(keyid[:8] for keyid in gone)}"] * bool(gone)
+    return [f"{role}: {needed} of {number} keys sign it{''.join(f', {each}' for each in changes)}", *lines], complete
+
+
+def refuse_twice(metadata, role, key, others=()):
+    """A key counts once, so a role has it once."""
+    if key.keyid in metadata.signed.get_delegated_role(role).keyids or key in others:
+        raise Failure(f"the key {key.keyid[:8]} is one of {role} already")
+    return key
+
+
+def find(repository, what, ring, of=None):
     """(role, key id) of the name of a role with one key, the name of a key's file, or the beginning of an id."""
-    held = {role: list(repository.delegation(role)[1].keyids) for role in repository.roles}
+    held = {role: list(repository.delegation(role)[1].keyids) for role in repository.roles if of in (None, role)}
     if what in held and len(held[what]) == 1:
         return what, held[what][0]
     matches = [(role, keyid) for role, ids in held.items() for keyid in ids
@@ -199,88 +234,52 @@ def free_name(name, ring, folder, suffix=".pub.pem"):
     return f"{stem}-{number}"
 
 
-def pending_root(repository):
-    """The next root: the staged one, else a copy of the newest."""
-    newest = repository.newest("root")
-    path = repository.staged / f"{newest + 1}.root.json"
-    if path.exists():
-        return Metadata.from_file(str(path))
-    metadata = deepcopy(repository.load("root"))
-    metadata.signed.version = newest + 1
-    return metadata
+def free_names(stem, first, number, ring, folder):
+    """models2, models3 ...: so many names from number FIRST on that no file has."""
+    taken = {path.name for place in [*ring.folders, folder] if place.is_dir() for path in place.iterdir()}
+    candidates = (f"{stem}{each}" for each in itertools.count(first))
+    free = (name for name in candidates if not {f"{name}.pem", f"{name}.pub.pem"} & taken)
+    return list(itertools.islice(free, number))
 
 
-def stage_root(repository, metadata, ring):
-    """Signs the next root again with the keys that are here, and takes it if they are enough."""
-    metadata.signed.expires = moments.after(moments.now(), metadata.signed.unrecognized_fields[LIFETIME])
-    metadata.signatures.clear()
-    return sign_root(repository, metadata, ring)
-
-
-def sign_root(repository, metadata, ring):
-    old = repository.load("root").signed
-    for keyid in dict.fromkeys([*old.roles["root"].keyids, *metadata.signed.roles["root"].keyids]):
-        signer = ring.signer(keyid)
-        if signer:
-            metadata.sign(signer, append=True)
-    path = repository.staged / f"{metadata.signed.version}.root.json"
-    result = metadata.signed.get_root_verification_result(old, metadata.signed_bytes, metadata.signatures)
-    if not result:
-        files.write(path, metadata.to_bytes(JSONSerializer(compact=False)))
-        return False
-    repository.write("root", metadata)
-    path.unlink(missing_ok=True)
-    return True
-
-
-def add_signatures(repository, ring):
-    """Another key holder signs the staged root."""
-    path = repository.staged / f"{repository.newest('root') + 1}.root.json"
-    if not path.exists():
-        raise Failure("no root waits for signatures")
-    complete = sign_root(repository, Metadata.from_file(str(path)), ring)
-    return finish(repository, ring, complete), complete
+def submit(repository, role, metadata, ring):
+    """Signs a change of keys, and what has to be signed again after it."""
+    outcome = signing.submit(repository, role, metadata, ring)
+    return follow_up(repository, ring, outcome)
 
 
 def renew(repository, role, ring):
     """A new version of the metadata of an offline role, with nothing changed but its expiry."""
-    if role == "root":
-        complete = stage_root(repository, pending_root(repository), ring)
-    else:
-        repository.save(role, repository.load(role), ring)
-        complete = True
-    return finish(repository, ring, complete), complete
+    return follow_up(repository, ring, signing.renew(repository, role, ring))
 
 
-def finish(repository, ring, complete):
-    """Signs the roles again that were signed by a replaced key, after a change of keys."""
+def follow_up(repository, ring, outcome):
+    """Signs the roles again whose keys were replaced. Returns (lines to print, whether all is complete)."""
+    lines, complete = list(outcome.lines), outcome.done
+    root = signing.pending_root(repository)
+    if root is not None:
+        # Its last signature is that of the new keys of `targets`.
+        found = signing.keys_of(repository, "targets", repository.load("targets"))
+        if any(ring.has(keyid) for keyid in found) and signing.waiting(repository, "targets") is None:
+            renewed = signing.renew(repository, "targets", ring)
+            lines, complete = list(renewed.lines), renewed.done
     if not complete:
-        version = repository.newest("root") + 1
-        path = repository.staged / f"{version}.root.json"
-        return [
-            f"root {version} needs more signatures and waits in {path}: each holder "
-            f"signs it with `ledge-platform root sign`"
-        ]
-    lines = []
+        return lines, False
     for role in filter(repository.has, TARGETS_ROLES):
-        if not is_valid(repository, role):
-            if not repository.can_sign(role, ring):
-                lines.append(
-                    f"{role} must be signed by its new key BEFORE you publish: "
-                    f"`ledge-platform renew {role}` where it is"
-                )
-                continue
+        if repository.is_signed(role):
+            continue
+        accepted = repository.delegation(role)[1]
+        if role == "fleet" and repository.can_sign(role, ring):
             repository.save(role, repository.load(role), ring)
-    if not repository.publish(ring, fresh_snapshot=not is_valid(repository, "snapshot")):
+        elif role != "fleet" and any(ring.has(keyid) for keyid in accepted.keyids):
+            lines += signing.renew(repository, role, ring).lines
+        if not repository.is_signed(role):
+            complete = False
+        if not repository.is_signed(role) and signing.waiting(repository, role) is None:
+            lines.append(
+                f"{role} must be signed by {accepted.threshold} of its new keys before this is public: "
+                f"`ledge-platform renew {repository.folder} {role}` where they are"
+            )
+    if not repository.publish(ring, fresh_snapshot=not repository.is_signed("snapshot")) and not lines:
         lines.append("not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are")
-    return lines
-
-
-def is_valid(repository, role):
-    metadata = repository.load(role)
-    delegator = repository.load(delegator_of(role))
-    try:
-        delegator.signed.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
-    except (UnsignedMetadataError, RepositoryError):
-        return False
-    return True
+    return lines, complete

@@ -1,15 +1,16 @@
 """Signing keys as files: NAME.pem, which may be under a passphrase, and NAME.pub.pem, which everybody may read.
 
+Instead of NAME.pem, NAME.hsm names a PKCS #11 token that has the private half (tokens.py).
+
 Keys are found by what they are and not by how their file is called: a key's id is a hash of its public half. So the
 halves may lie in any of the folders that `--keys` names: on this machine, on a stick, or only for the time of a
 ceremony.
 """
 import getpass
 import hashlib
-import os
-import sys
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -21,31 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from . import files, names, pkcs8
+from . import files, names, pkcs8, tokens
+from .asking import ask, from_environment
 from .errors import Failure
 
 PASSPHRASE, NEW_PASSPHRASE = "LEDGE_PLATFORM_PASSPHRASE", "LEDGE_PLATFORM_NEW_PASSPHRASE"
 PASSPHRASE_LENGTH_MIN, PASSPHRASE_DISTINCT_MIN = 12, 5
-
-
-def from_environment(key_name, variable):
-    """(the value in the environment, the name of the key's own variable). It goes before the general one."""
-    specific = f"{variable}_{key_name.upper().replace('-', '_').replace('.', '_')}"
-    return os.environ.get(specific) or os.environ.get(variable), specific
-
-
-def ask(key_name, variable, prompt):
-    """From the environment, else from the person at the terminal."""
-    found, specific = from_environment(key_name, variable)
-    if found is None:
-        if not sys.stdin.isatty():
-            raise Failure(
-                f"the key {key_name} is under a passphrase: set {specific} or {variable}, or run this in a terminal"
-            )
-        found = getpass.getpass(prompt)
-    if not found:
-        raise Failure(f"the passphrase of the key {key_name} is empty")
-    return found
 
 
 def passphrase(key_name):
@@ -75,12 +57,24 @@ def refuse_weak(found, key_name):
 
 def generate(folder, key_name, words=None):
     """Makes a key, under the passphrase WORDS if there is one; writes both halves and returns the public one."""
+    refuse_existing(folder, key_name)
+    return write_pair(folder, key_name, Ed25519PrivateKey.generate(), words)
+
+
+def refuse_existing(folder, key_name):
     names.name(key_name, "key name")
-    private_file, public_file = folder / f"{key_name}.pem", folder / f"{key_name}.pub.pem"
-    for path in (private_file, public_file):
+    for suffix in (".pem", ".pub.pem", tokens.SUFFIX):
+        path = folder / f"{key_name}{suffix}"
         if path.exists():
             raise Failure(f"{path} is there already; a key is never overwritten")
-    return write_pair(folder, key_name, Ed25519PrivateKey.generate(), words)
+
+
+def write_token(folder, key_name, uri, public):
+    """Writes the files of a key that a token has, the reference first, and returns its public half."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.write(folder / f"{key_name}{tokens.SUFFIX}", f"{uri}\n".encode())
+    files.write(folder / f"{key_name}.pub.pem", public.keyval["public"].encode())
+    return public
 
 
 def write_pair(folder, key_name, private, words):
@@ -145,8 +139,9 @@ def read_public(path):
         key = load_pem_public_key(content)
     except ValueError:
         raise Failure(f"{path} is not a public key in PEM") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise Failure(f"{path} is not an Ed25519 key")
+    if not isinstance(key, Ed25519PublicKey) and not (
+            isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1)):
+        raise Failure(f"{path} is not an Ed25519 or ECDSA P-256 key")
     return SSlibKey.from_crypto(key)
 
 
@@ -161,7 +156,12 @@ class KeyFolders:
                 raise Failure(f"{folder} is no folder of keys")
             for path in sorted(folder.glob(f"*{suffix}")):
                 for identity in identities(path):
-                    self.found.setdefault(identity, path)
+                    if identity not in self.found or self.is_better(path, self.found[identity]):
+                        self.found[identity] = path
+
+    def is_better(self, _path, _other):
+        """Of two files of one key, the first counts."""
+        return False
 
     def __str__(self):
         return ", ".join(map(str, self.folders)) or "--keys, which is not given"
@@ -172,26 +172,49 @@ class KeyRing(KeyFolders):
 
     def __init__(self, folders):
         super().__init__(folders, ".pub.pem", lambda path: [read_public(path).keyid])
-        self.signers = {}
+        self.signers, self.absences = {}, {}
 
     def name_of(self, keyid):
         path = self.found.get(keyid)
         return path.name.removesuffix(".pub.pem") if path else None
 
+    def is_better(self, path, other):
+        """The public half may also lie where all keys are listed; the private one is with its holder."""
+        return not has_private(other) and has_private(path)
+
     def has(self, keyid):
         path = self.found.get(keyid)
-        return path is not None and private_of(path).exists()
+        if path is None or not has_private(path):
+            return False
+        return private_of(path).exists() or self.absence(keyid) is None
+
+    def absence(self, keyid):
+        """Why a key that is in a token cannot sign now; None for one that can, and for one in a file."""
+        path = self.found.get(keyid)
+        if path is None or private_of(path).exists() or not tokens.file_of(path).exists():
+            return None
+        if keyid not in self.absences:
+            self.absences[keyid] = tokens.absence(tokens.file_of(path))
+        return self.absences[keyid]
 
     def signer(self, keyid):
         """The private half, or None when it is not here."""
         if keyid not in self.signers:
             if not self.has(keyid):
                 return None
-            path = private_of(self.found[keyid])
-            self.signers[keyid] = CryptoSigner(load_private(path, self.name_of(keyid)))
+            path = self.found[keyid]
+            private = private_of(path)
+            if private.exists():
+                self.signers[keyid] = CryptoSigner(load_private(private, self.name_of(keyid)))
+            else:
+                self.signers[keyid] = tokens.signer(tokens.file_of(path), read_public(path), self.name_of(keyid))
             if self.signers[keyid].public_key.keyid != keyid:
-                raise Failure(f"{path} is not the private half of {self.found[keyid].name}")
+                raise Failure(f"{private} is not the private half of {path.name}")
         return self.signers[keyid]
+
+
+def has_private(public_file):
+    return private_of(public_file).exists() or tokens.file_of(public_file).exists()
 
 
 def private_of(public_file):

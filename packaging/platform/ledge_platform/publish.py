@@ -40,6 +40,7 @@ def listing(repository):
 
 def publish(repository, destination, endpoint=None):
     """Returns how many files went out, and how many were there."""
+    repository.refuse_unaccepted()
     if destination.startswith("s3://"):
         place = Bucket(destination, endpoint)
     elif "://" in destination:

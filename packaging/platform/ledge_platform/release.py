@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from . import files, names, ports
+from . import files, names, ports, signing
 from .errors import Failure
 
 MODEL_FILES = ("model.onnx", "model.xml", "model.tflite")
@@ -41,6 +41,9 @@ def main_file(repository, release):
             return path
     versions = sorted(int(path.split("/")[2]) for path, target in targets.items()
                       if path.startswith(f"{release.subject}/") and description_of(target))
+    if repository.has(role) and (waits := signing.waiting(repository, role)) and any(
+            path.startswith(f"{release}/") for path in waits.signed.targets):
+        raise Failure(f"{release} waits for signatures: `ledge-platform sign {repository.folder} {role}`")
     there = f"there is nothing of {release.subject}"
     if versions:
         there = f"of {release.subject} there is {', '.join(map(str, versions))}"
@@ -67,48 +70,54 @@ def listing(repository, role="models"):
 def refuse_unsignable(repository, ring, release, contents):
     """Fails where `add` would, before anything takes long."""
     role = names.role(release)
-    repository.need([role], ring)
-    if any(path.startswith(f"{release}/") for path in repository.load(role).signed.targets):
+    metadata = signing.begin(repository, role, ring)
+    if any(path.startswith(f"{release}/") for path in metadata.signed.targets):
         raise Failure(f"{release} is in this repository already; what was signed stays as it is, take the next version")
     for file, content in contents.items():
         names.name(file, "file name")
         files.refuse_private_key(content, file)
+    return metadata
 
 
 def add(repository, ring, release, main, contents, description):
-    """Signs the files CONTENTS ({name: path or bytes}), MAIN first. Whether that is public."""
-    refuse_unsignable(repository, ring, release, contents)
+    """Signs the files CONTENTS ({name: path or bytes}), MAIN first. Returns (the outcome, whether that is public)."""
+    metadata = refuse_unsignable(repository, ring, release, contents)
     role = names.role(release)
-    metadata = repository.load(role)
+    staged = not signing.suffices(repository, role, ring)
     others = sorted(set(contents) - {main})
     targets = {}
     for file in [main, *others]:
         custom = describe({**description, "files": others}) if file == main else None
-        targets[release.path(file)] = repository.add_target(release.path(file), contents[file], custom)
+        targets[release.path(file)] = repository.add_target(release.path(file), contents[file], custom, staged)
     metadata.signed.targets.update(targets)
-    repository.save(role, metadata, ring)
-    return repository.publish(ring)
+    outcome = signing.submit(repository, role, metadata, ring)
+    return outcome, outcome.done and repository.publish(ring)
 
 
 def remove(repository, ring, release, manifests):
-    """Takes a release out, with those of its files that no other release has."""
+    """Takes a release out, with those of its files that no other release has. Returns (the outcome, public, files)."""
     role = names.role(release)
-    repository.need([role], ring)
+    metadata = signing.begin(repository, role, ring)
     for manifest in manifests:
         for rollout in manifest["rollouts"]:
             if names.release(rollout["target"]) == release:
                 raise Failure(f"rollout {rollout['id']} of fleet {manifest['fleet']} names {release}: stop it first")
-    metadata = repository.load(role)
     gone = [path for path in metadata.signed.targets if path.startswith(f"{release}/")]
     if not gone:
         raise Failure(f"{release} is not in this repository")
-    places = [repository.place(metadata.signed.targets.pop(path)) for path in gone]
-    repository.save(role, metadata, ring)
-    public = repository.publish(ring)
-    # Only now, so that public metadata names only existing files.
+    for path in gone:
+        del metadata.signed.targets[path]
+    outcome = signing.submit(repository, role, metadata, ring)
+    public = outcome.done and repository.publish(ring)
+    return outcome, public, clear(repository, outcome.removed, public)
+
+
+def clear(repository, removed, public):
+    """Deletes the files of targets that are signed no more. Only once that is PUBLIC: what is named must be there."""
+    places = [repository.place(target) for target in removed]
     for place in places if public else []:
         place.unlink(missing_ok=True)
-    return public, [str(place.relative_to(repository.folder)) for place in places]
+    return [str(place.relative_to(repository.folder)) for place in places]
 
 
 class ModelFolder:

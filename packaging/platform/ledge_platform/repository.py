@@ -10,7 +10,7 @@ import re
 from contextlib import contextmanager
 
 from securesystemslib.exceptions import StorageError
-from tuf.api.exceptions import RepositoryError
+from tuf.api.exceptions import RepositoryError, UnsignedMetadataError
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 from tuf.api.serialization.json import JSONSerializer
 
@@ -112,12 +112,24 @@ class Repository:
             accepted = self.delegation(role)[1]
             here = sum(ring.has(keyid) for keyid in accepted.keyids)
             if here < accepted.threshold:
-                missing = ", ".join(keyid[:8] for keyid in accepted.keyids if not ring.has(keyid))
+                missing = ", ".join(
+                    keyid[:8] + (f", {absence}" if (absence := ring.absence(keyid)) else "")
+                    for keyid in accepted.keyids if not ring.has(keyid))
                 present = f"{here} {'is' if here == 1 else 'are'} in {ring}"
                 raise Failure(
                     f"the role {role} needs {accepted.threshold} of its {len(accepted.keyids)} keys, and {present} "
                     f"(missing: {missing}): name the folder that has them with --keys"
                 )
+
+    def is_signed(self, role, metadata=None, delegator=None):
+        """True if DELEGATOR, by default the newest, accepts the signatures of METADATA, by default the newest of ROLE."""
+        metadata = metadata or self.load(role)
+        delegator = delegator or self.load("root" if role in TOP_LEVEL else "targets")
+        try:
+            delegator.signed.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
+        except (UnsignedMetadataError, RepositoryError, ValueError):
+            return False
+        return True
 
     def save(self, role, metadata, ring):
         """Signs a new version of the loaded metadata, and writes it."""
@@ -133,24 +145,24 @@ class Repository:
         for keyid in accepted.keyids:
             signer = ring.signer(keyid)
             if signer:
-                metadata.sign(signer, append=True)
+                add_signature(metadata, signer)
 
     def write(self, role, metadata):
         content = metadata.to_bytes(JSONSerializer(compact=False))
         files.write(self.path(role, metadata.signed.version), content)
         if role == "root":
             files.write(self.folder / "root.json", content)
-        elif role != "timestamp":
-            self.path(role, metadata.signed.version - KEPT).unlink(missing_ok=True)
+        elif role != "timestamp" and (old := metadata.signed.version - KEPT) > 0 and old != self.published(role):
+            self.path(role, old).unlink(missing_ok=True)
 
     # --- what the world sees ---
 
     def publish(self, ring, fresh_snapshot=False):
-        """Signs snapshot and timestamp over the newest metadata. Returns true if the keys for that are here."""
+        """Signs snapshot and timestamp over the newest metadata. Returns true if that is public then."""
         if not (self.can_sign("snapshot", ring) and self.can_sign("timestamp", ring)):
             return False
         snapshot = self.load("snapshot")
-        meta = {f"{role}.json": self.meta_file(role) for role in TARGETS_ROLES if self.exists(role) and self.has(role)}
+        meta, unsigned = self.acceptable(snapshot.signed.meta)
         if meta != snapshot.signed.meta or fresh_snapshot:
             snapshot.signed.meta = meta
             self.save("snapshot", snapshot, ring)
@@ -158,7 +170,40 @@ class Repository:
         timestamp.signed.snapshot_meta = self.meta_file("snapshot")
         timestamp.signed.unrecognized_fields[SIGNED_AT] = moments.text(moments.now())
         self.save("timestamp", timestamp, ring)
-        return True
+        return not unsigned
+
+    def acceptable(self, published):
+        """({file: version} that clients accept together, the roles that too few of their keys signed).
+
+        After a change of keys, a role may wait for signatures by its new keys. Until it has them, clients see the
+        version of `targets` before, and of each other role the newest that its keys signed.
+        """
+        roles, unsigned = self.present_roles(), self.unsigned()
+        if not unsigned:
+            return {f"{role}.json": self.meta_file(role) for role in roles}, []
+        before = self.load("targets", published["targets.json"].version)
+        meta = dict(published)
+        for role in roles:
+            if role != "targets" and self.is_signed(role, delegator=before):
+                meta[f"{role}.json"] = self.meta_file(role)
+        return meta, unsigned
+
+    def present_roles(self):
+        return [role for role in TARGETS_ROLES if self.has(role) and self.exists(role)]
+
+    def unsigned(self):
+        """The roles whose newest version too few of their keys signed, as after a change of keys."""
+        return [role for role in self.present_roles() if not self.is_signed(role)]
+
+    def refuse_unaccepted(self):
+        """Fails where clients would refuse what is public: a root with other keys may be newer than what these sign."""
+        versions = {"snapshot": None, "timestamp": None, "targets": self.published("targets")}
+        for role, version in versions.items():
+            if not self.is_signed(role, self.load(role, version)):
+                raise Failure(
+                    f"the public version of {role} is not signed by its present keys, and boxes would refuse it: "
+                    f"run `ledge-platform refresh {self.folder}` where the keys of snapshot and timestamp are"
+                )
 
     def meta_file(self, role):
         version = self.newest(role)
@@ -172,8 +217,11 @@ class Repository:
 
     # --- targets ---
 
-    def add_target(self, path, source, custom=None):
-        """Stores a file (a path, or its bytes) as the target PATH and returns its signed description."""
+    def add_target(self, path, source, custom=None, staged=False):
+        """Stores a file (a path, or its bytes) as the target PATH and returns its signed description.
+
+        One of a version that waits for signatures is STAGED: it is not public before that version is.
+        """
         if isinstance(source, bytes):
             target = TargetFile.from_data(path, source, ["sha256"])
         else:
@@ -181,7 +229,7 @@ class Repository:
             target = TargetFile(length, {"sha256": sha256}, path)
         if custom is not None:
             target.unrecognized_fields["custom"] = custom
-        place = self.place(target)
+        place = self.staged_place(target) if staged and not self.place(target).exists() else self.place(target)
         if not place.exists():
             twin = self.twin(target)
             if twin:
@@ -196,6 +244,9 @@ class Repository:
         folder, _, file = target.path.rpartition("/")
         return self.targets / folder / f"{target.hashes['sha256']}.{file}"
 
+    def staged_place(self, target):
+        return self.staged / self.place(target).relative_to(self.folder)
+
     def twin(self, target):
         """A file with the same content: what did not change between two versions is stored once."""
         for role in ("models", "packages"):
@@ -203,6 +254,13 @@ class Repository:
                 if other.hashes.get("sha256") == target.hashes["sha256"] and self.place(other).exists():
                     return self.place(other)
         return None
+
+
+def add_signature(metadata, signer):
+    try:
+        metadata.sign(signer, append=True)
+    except UnsignedMetadataError as error:
+        raise error.__cause__ if isinstance(error.__cause__, Failure) else Failure(first_line(error)) from None
 
 
 def lifetime(signed):

@@ -1,6 +1,7 @@
 """What the tests share: a repository in a temporary folder, and the verbs as people type them."""
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 
 from ledge_platform import __main__ as program  # noqa: E402
-from ledge_platform import fleets, moments  # noqa: E402
+from ledge_platform import files, fleets, moments  # noqa: E402
 from ledge_platform.repository import Repository  # noqa: E402
 
 MODEL_TOML = """\
@@ -135,6 +136,8 @@ class Verbs(unittest.TestCase):
 class Kit(Verbs):
     """A new repository `repo` for each test, its online keys in `online` and its offline keys in `offline`."""
 
+    thresholds = ()  # of `repository init`
+
     def setUp(self):
         super().setUp()
         self.repo, self.online, self.offline = self.folder / "repo", self.folder / "online", self.folder / "offline"
@@ -156,7 +159,8 @@ class Kit(Verbs):
         self.agreement_measured = compared
         compared.start()
         self.addCleanup(compared.stop)
-        self.done("repository", "init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
+        self.done("repository", "init", self.repo, "--keys", self.online, "--offline-keys", self.offline,
+                  *(word for each in self.thresholds for word in ("--threshold", each)))
 
     def accepted(self):
         """Asserts that python-tuf's client takes the repository, and returns what `verify` says."""
@@ -175,6 +179,31 @@ class Kit(Verbs):
 
     def steer(self, action, *more):
         return self.done("rollout", action, self.repo, *more, "--keys", self.online)
+
+    def killed_at_each_write(self, verb, check):
+        """Runs VERB() once for each of its writes, killed there, with check() after each; it ends with its first whole run.
+
+        VERB returns the words of one run, which begins in a copy of the repository as it is now.
+        """
+        real, before, kill = files.write, self.folder / "before", 0
+        shutil.copytree(self.repo, before)
+        while True:
+            kill += 1
+            writes = itertools.count(1)
+
+            def write(*words, **more):
+                if next(writes) == kill:
+                    raise KeyboardInterrupt
+                return real(*words, **more)
+
+            with mock.patch("ledge_platform.files.write", write):
+                status, text = self.run_verb(*verb())
+            if status != 130:
+                shutil.rmtree(before)
+                return kill - 1, status, text
+            check()
+            shutil.rmtree(self.repo)
+            shutil.copytree(before, self.repo)
 
     @property
     def repository(self):

@@ -66,6 +66,20 @@ class Doctor(Site):
         self.finds(doctor.keys_are_private, "WRONG ... fleet.pem is readable by others: chmod 600", "WRONG ... platform.key ... chmod 640")
         self.finds(doctor.offline_keys_are_away, "warning ... offline-keys has offline keys")
 
+    def test_versions_that_wait_for_key_holders_and_keys_without_a_spare(self):
+        self.finds(doctor.keys_of_roles)
+        offline, repository = ["--keys", self.layout.offline, "--keys", self.layout.keys], self.layout.repository
+        self.done("key", "threshold", repository, "models", "2/2", "--plain", *offline)
+        self.finds(doctor.keys_of_roles, "warning ... models needs all of its 2 keys ... key threshold ... models 2/3")
+        self.done("key", "threshold", repository, "models", "2/3", "--plain", *offline)
+        away = self.folder / "away"
+        self.layout.offline.rename(away)
+        (away / "models.pem").rename(self.folder / "models.pem")
+        (away / "models.pub.pem").rename(self.folder / "models.pub.pem")
+        self.assertEqual(self.run_verb("renew", repository, "models", "--keys", self.folder)[0], 1)
+        self.finds(doctor.keys_of_roles, "warning ... is signed by ... and waits: it needs 1 more signature, of ... sign")
+        self.run_verb("sign", repository, "models", "--discard")
+
     def test_time_goes_by(self):
         with self.at(2 * DAY - 60):
             self.finds(doctor.signed_roles, "warning ... timestamp expires")

@@ -52,6 +52,18 @@ class Folders(Kit):
         refused = [path for path, accepted in self.publish_and_look(served) if not accepted]
         self.assertEqual(refused, ["metadata/2.root.json"])
 
+    def test_a_root_that_refuses_the_public_timestamp_does_not_go_out(self):
+        served = self.folder / "served"
+        self.done("publish", self.repo, served)
+        self.done("key", "generate", "later", "--plain", "--keys", self.online)
+        public = self.online / "later.pub.pem"
+        self.done("key", "rotate", self.repo, "timestamp", "--public", public, "--keys", self.offline)
+        self.failed("the public version of timestamp is not signed by its present keys", "publish", self.repo, served)
+        self.done("verify", served)
+        self.done("refresh", self.repo, "--keys", self.online)
+        self.done("publish", self.repo, served)
+        self.done("verify", served)
+
     def test_a_second_publication_sends_what_changed(self):
         served = self.folder / "served"
         self.add(1)

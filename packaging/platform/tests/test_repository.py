@@ -192,21 +192,21 @@ class Repositories(Kit):
         # Two of the old three signed, and of the new three only root1.
         self.assertEqual((status, self.repository.newest("root")), (1, 1), text)
         self.assertIn(
-            "root 2 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online)
+            "root 2 is complete", self.done("root", "sign", self.repo, "--yes", "--keys", holders[1], "--keys", self.online)
         )
         status, text = self.run_verb(
             "key", "rotate", self.repo, "timestamp", "--keys", self.online, "--keys", holders[0]
         )
         self.assertEqual((status, self.repository.newest("root")), (1, 2), text)
-        self.assertIn("needs more signatures", text)
+        self.assertIn("it needs 1 more signature", text)
         self.accepted()  # clients see the old root until the new one is whole
-        status, text = self.run_verb("root", "sign", self.repo, "--keys", holders[0], "--keys", self.online)
+        status, text = self.run_verb("root", "sign", self.repo, "--yes", "--keys", holders[0], "--keys", self.online)
         self.assertEqual(status, 1, text)
         self.assertIn(
-            "root 3 is complete", self.done("root", "sign", self.repo, "--keys", holders[1], "--keys", self.online)
+            "root 3 is complete", self.done("root", "sign", self.repo, "--yes", "--keys", holders[1], "--keys", self.online)
         )
         self.accepted()
-        self.failed("no root waits", "root", "sign", self.repo, "--keys", holders[1])
+        self.failed("no root waits", "root", "sign", self.repo, "--yes", "--keys", holders[1])
 
     def test_the_list_of_keys_says_where_each_is(self):
         lines = self.done("key", "list", self.repo, "--keys", self.online).splitlines()

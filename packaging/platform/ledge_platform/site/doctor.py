@@ -8,7 +8,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 
-from .. import files, moments
+from .. import files, keys, moments, signing
 from ..boxes import listing
 from ..boxes.store import Store
 from ..certificates.authority import DAY, LIFETIMES, Authority, certificate_of, first_list, general_name
@@ -142,6 +142,21 @@ def signed_roles(platform):
             yield warning(f"{role} expires on {until}", remedy)
         else:
             yield ok(f"{role} is signed until {until}")
+
+
+def keys_of_roles(platform):
+    """What waits for key holders, and roles that the loss of one key stops."""
+    repository = platform.repository
+    lines = [*signing.waits(repository, keys.KeyRing([platform.layout.keys])), *signing.held_back(repository)]
+    yield from map(warning, lines)
+    for role in filter(repository.has, OFFLINE):
+        accepted = repository.delegation(role)[1]
+        if accepted.threshold == len(accepted.keyids) > 1:
+            lines.append(role)
+            yield warning(f"{role} needs all of its {accepted.threshold} keys, so the loss of one stops it",
+                          f"`ledge-platform key threshold {repository.folder} {role} {accepted.threshold}/{accepted.threshold + 1}`")
+    if not lines:
+        yield ok("no version waits for signatures, and each role has the keys that it needs")
 
 
 def clock(platform):
@@ -303,6 +318,6 @@ def boxes(platform):
 
 
 CHECKS = (
-    folders_and_owners, keys_are_private, offline_keys_are_away, signed_roles, clock, certificate_authority,
+    folders_and_owners, keys_are_private, offline_keys_are_away, signed_roles, keys_of_roles, clock, certificate_authority,
     revoked_certificates, own_certificates, configuration_files, services, ports_answer, disk, boxes,
 )

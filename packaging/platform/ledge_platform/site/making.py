@@ -82,7 +82,7 @@ def repository(layout, offline, plain, tell):
         tell(f"found the repository {layout.repository}")
         return []
     remember_offline(layout, offline)
-    ceremony.init(layout.repository, layout.keys, offline, 3, 2, "none" if plain else "offline", {})
+    ceremony.init(layout.repository, layout.keys, offline, {}, "none" if plain else "offline", {})
     tell(f"made the repository {layout.repository}, its online keys in {layout.keys} and its offline keys in {offline}")
     return [offline]
 
