@@ -2,7 +2,7 @@
 
 import { bytes, h, number, withCommands } from './dom.js';
 import { cell, figure, list, row, scrolled, title } from './table.js';
-import { STATES, ago, badge, findings, moment, named, pairs, percent, short, standing, whole } from './words.js';
+import { STATES, ago, badge, findings, moment, named, own, packageText, pairs, percent, short, standing, whole } from './words.js';
 
 const content = h('div');
 const name = h('h1', { id: 'box-title', tabindex: '-1' });
@@ -19,10 +19,11 @@ export function update(next) {
   draw();
 }
 
-/** The box of that name; `way` leads back to the table as it was. */
-export function show(device, way) {
+/** The box of that name; `way` leads back to the table `place` as it was. */
+export function show(device, way, place) {
   shown = device;
   back.setAttribute('href', way);
+  back.textContent = place;
   draw();
 }
 
@@ -34,7 +35,7 @@ function draw() {
     content.replaceChildren(h('p', { class: 'empty' }, 'No box of this name is known. It may have been removed from the broker.'));
     return;
   }
-  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), log(box), membership(box)].filter(Boolean));
+  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), machine(box), log(box), membership(box)].filter(Boolean));
 }
 
 function wrong({ findings: list }) {
@@ -92,10 +93,28 @@ function models(box) {
     others.length > 0 && pairs(others.map((one) => [named(short(one.subject)), `version ${one.version ?? 'of the owner'}`])));
 }
 
-function membership({ membership: found }) {
+function machine(box) {
+  const { inventory: found, load = {} } = box;
+  if (!found) return null;
+  const models = own(box);
+  return panel('Inventory', pairs([
+    ['Hardware', found.model && named(found.model)],
+    ['Processor', found.cpu && named(found.cpu)],
+    ['Architecture', found.architecture && named(found.architecture)],
+    ['System', found.os && named(found.os)],
+    ['Package', found.package ? named(`${packageText(found.package)}${found.package.format ? `, ${found.package.format}` : ''}`) : 'none'],
+    ['Models of the owner', models.length ? named(models.join(', ')) : 'none'],
+    ['Memory', load.memory && bytes(load.memory)],
+    ['Disk of the state folder', found.disk && `${bytes(found.disk.free)} of ${bytes(found.disk.total)} are free`],
+    ['Certificate in use until', found.certificate && moment(found.certificate.until)],
+  ]));
+}
+
+function membership({ membership: found, notes }) {
   if (!found) return null;
   return panel('Membership', pairs([
     ['State', found.state],
+    ['Note', notes?.length > 0 && named(notes.join('; '))],
     ['Certificate until', found.until && moment(found.until)],
     ['Last certificate', found.renewed && ago(found.renewed, data.at)],
     ['Since', moment(found.since)],
