@@ -352,6 +352,26 @@ class InventoryOfBoxes(Shown):
         self.keep_members(members={name: member})
         self.assertEqual(self.box(members_folder=self.members)["notes"], [])
 
+    def test_a_box_with_another_machine_has_a_note_for_a_month(self):
+        self.known()
+        self.assertNotIn("notes", self.box())
+        self.known(hardware={**KNOWN["hardware"], "model": "LENOVO 11JN002MGE"})
+        noted = ["since 2026-11-20 it has another machine; before it was Dell Inc. OptiPlex 3060, Intel(R) Core(TM) i5-8500, "
+                 "x86_64, 4 cores"]
+        self.assertEqual(self.box()["notes"], noted)
+        self.take("box-1")  # a report of an earlier version says nothing about it
+        self.assertEqual(self.box()["notes"], noted)
+        self.now = NOW + timedelta(days=31)
+        self.assertNotIn("notes", self.box())
+        self.broker.take("box-1", "reported", b"")
+        self.broker.take("box-1", "online", b"")
+        self.write()
+        kept = json.loads((self.shown / "history.json").read_text())
+        self.assertEqual(kept["machines"], {})
+        for odd in ([], {"box-1": 5}, {"box-1": ["x"]}, {"box-1": ["x", "y", "z"]}, 7):
+            (self.shown / "history.json").write_text(json.dumps({**kept, "machines": odd}))
+            self.write()
+
     def test_no_cell_of_the_table_is_a_formula(self):
         formulas = ("=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "＝1+1", 'x";=1+1', "a,=1+1", "=cmd|' /C calc'!A0\r\n=2")
         for number, text in enumerate(formulas):

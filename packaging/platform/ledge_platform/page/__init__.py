@@ -73,6 +73,7 @@ class Page:
             if known.error:
                 print(f"ledge-platform: {known.error}", file=sys.stderr)
             described = boxes.describe_all(devices, complaints, self.logs, known, states, now, self.late_s)
+            history.note_machines(described, now)
             self.save(history, inventory.table(described), {
                 "form": FORM, "at": moments.text(now), "by": "watch" if watched else "hand",
                 "logs_known": self.logs.exists(), "rollouts": shown, "boxes": described})

@@ -34,7 +34,7 @@ def describe(name, device, complaint, logs, members, fleets, now, late_s):
 
     look_at_membership(tell, row, device)
     if row is not None and device is not None:
-        box["notes"] = notes(row, device)
+        box["notes"] = moves(row, device)
     if device is None:
         if row is None:
             tell(SEEN, WARN, "it has never reported, and its log is verified here",
@@ -148,12 +148,11 @@ def look_at_inventory(tell, row, box, now):
                  "look at the time of the box")
 
 
-def notes(row, device):
-    """What is not as the join file of the box had it."""
-    moved = [f"{what} {clean.line(now)}, and was invited for {clean.line(then)}"
-             for what, now, then in (("fleet", device.fleet, row.fleet), ("group", device.group or "none", row.group))
-             if device.at and then and now != then]
-    return [f"it reports {text}" for text in moved]
+def moves(row, device):
+    """How its place differs from that of its join file."""
+    return [f"it reports {what} {clean.line(now)}, and was invited for {clean.line(then)}"
+            for what, now, then in (("fleet", device.fleet, row.fleet), ("group", device.group or "none", row.group))
+            if device.at and then and now != then]
 
 
 def look_at_rollouts(tell, own):

@@ -47,6 +47,14 @@ def of(document):
     return found if any(found.values()) else None
 
 
+def machine(box):
+    """The machine of a box in words, of the names that stay the same; None where it does not say enough."""
+    found, cores = box.get("inventory"), (box.get("load") or {}).get("cores")
+    if not found or not found["cpu"]:
+        return None
+    return ", ".join(filter(None, (found["model"], found["cpu"], found["architecture"], cores and f"{cores} cores")))
+
+
 def package(found):
     name, version = clean.line(found.get("name"), NAME_MOST), clean.line(found.get("version"), NAME_MOST)
     if not name or not version:

@@ -57,6 +57,7 @@ function head(box) {
     ['Fleet', named(box.fleet)],
     ['Group', box.group && named(box.group)],
     ['Ledge', box.ledge],
+    ['Note', box.notes?.length > 0 && named(box.notes.join('; '))],
     ['Started', box.started && ago(box.started, data.at)],
     ['Processor', load.cpu !== null && load.cores ? `${percent(load.cpu)} of ${load.cores} cores` : null],
     ['Memory', isFree ? `${bytes(load.memory - load.free)} of ${bytes(load.memory)}` : null],
@@ -110,11 +111,10 @@ function machine(box) {
   ]));
 }
 
-function membership({ membership: found, notes }) {
+function membership({ membership: found }) {
   if (!found) return null;
   return panel('Membership', pairs([
     ['State', found.state],
-    ['Note', notes?.length > 0 && named(notes.join('; '))],
     ['Certificate until', found.until && moment(found.until)],
     ['Last certificate', found.renewed && ago(found.renewed, data.at)],
     ['Since', moment(found.since)],

@@ -78,7 +78,7 @@ function makeRow(box) {
     title(h('a', { href: linkTo(box.device) }, box.name), placeOf(box) && below(placeOf(box)), box.notes?.length > 0 && below(box.notes.join('; '))),
     cell('Hardware', known(found?.model, found?.cpu), below([found?.model && found.cpu, load.cores && count(load.cores, 'core', 'cores'), found?.architecture].filter(Boolean).join(', '))),
     cell('System', known(found?.os)),
-    cell('Package', known(found?.package && packageText(found.package)), below([found?.package?.format, box.ledge && `Ledge ${box.ledge}`].filter(Boolean).join(', '))),
+    cell('Package', known(packageText(found?.package), found && 'none'), below([found?.package?.format, box.ledge && `Ledge ${box.ledge}`].filter(Boolean).join(', '))),
     cell('Own models', models.length ? models.slice(0, MODELS_SHOWN).map((name) => h('span', { class: 'line' }, name)) : found ? 'none' : '–',
       models.length > MODELS_SHOWN && below(`${models.length - MODELS_SHOWN} more`)),
     figure('Memory free', room(load.free, load.memory)),
