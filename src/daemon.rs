@@ -509,20 +509,25 @@ impl DaemonApp {
             async move { run_model_repository(&serving, &config, model_latches, hangup, &shutdown).await }
         });
 
-        let (waiting, ready) = (shutdown.clone(), readiness.clone());
-        shutdown.spawn(async move {
-            tokio::select! {
-                () = ready.wait() => {
-                    tracing::info!(name: "daemon.ready", "ready");
-                    notify::ready();
-                }
-                () = waiting.requested() => {}
-            }
-        });
+        notify_when_ready(readiness, shutdown);
         shutdown.spawn(store_recorded_settings(changes, audit.clone(), audit_mark));
         let health = DaemonHealth { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
+}
+
+/// Tells systemd and the log when the box is ready.
+fn notify_when_ready(readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+    let (waiting, ready) = (shutdown.clone(), readiness.clone());
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = ready.wait() => {
+                tracing::info!(name: "daemon.ready", "ready");
+                notify::ready();
+            }
+            () = waiting.requested() => {}
+        }
+    });
 }
 
 /// Reads the validity of the certificate of the membership, for the report.
