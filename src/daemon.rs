@@ -73,6 +73,7 @@ use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
+use ledge_membership::config::MembershipConfig;
 use ledge_membership::part::MembershipPart;
 use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::{Refresh, Repository};
@@ -86,6 +87,7 @@ use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge_service::readiness::{Readiness, ReadinessLatch};
 use ledge_service::shutdown::Shutdown;
+use ledge_updates::report::{CertificateReader, CertificateValidity};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
@@ -479,6 +481,8 @@ impl DaemonApp {
                 listeners,
                 updates: handle,
                 audit: audit_state,
+                state: config.state.path.clone(),
+                certificate: certificate_reader(&config.membership),
                 former: changes.former_bindings(),
             };
             messaging.spawn(&models_listed, readiness, shutdown);
@@ -504,20 +508,34 @@ impl DaemonApp {
             async move { run_model_repository(&serving, &config, model_latches, hangup, &shutdown).await }
         });
 
-        let (waiting, ready) = (shutdown.clone(), readiness.clone());
-        shutdown.spawn(async move {
-            tokio::select! {
-                () = ready.wait() => {
-                    tracing::info!(name: "daemon.ready", "ready");
-                    notify::ready();
-                }
-                () = waiting.requested() => {}
-            }
-        });
+        notify_when_ready(readiness, shutdown);
         shutdown.spawn(store_recorded_settings(changes, audit.clone(), audit_mark));
         let health = DaemonHealth { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
+}
+
+/// Tells systemd and the log when the box is ready.
+fn notify_when_ready(readiness: &Arc<Readiness>, shutdown: &Shutdown) {
+    let (waiting, ready) = (shutdown.clone(), readiness.clone());
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = ready.wait() => {
+                tracing::info!(name: "daemon.ready", "ready");
+                notify::ready();
+            }
+            () = waiting.requested() => {}
+        }
+    });
+}
+
+/// Reads the validity of the certificate of the membership, for the report.
+fn certificate_reader(config: &MembershipConfig) -> CertificateReader {
+    let folder = config.folder().ok();
+    Arc::new(move || {
+        let facts = folder.as_ref()?.certificate_facts()?;
+        Some(CertificateValidity { from_ms: facts.not_before_ms, until_ms: facts.not_after_ms })
+    })
 }
 
 /// The folders of the stores, and the space that each leaves free.

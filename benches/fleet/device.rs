@@ -12,7 +12,7 @@ use ledge::telemetry::machine::MachineUsage;
 use ledge::updates::artifact::{Artifact, ArtifactKind};
 use ledge::updates::package::Package;
 use ledge::updates::plan::StagePlan;
-use ledge::updates::report::{self, AuditSnapshot, DeviceSnapshot};
+use ledge::updates::report::{self, AuditSnapshot, DeviceSnapshot, InventorySnapshot};
 use ledge::updates::state::{InstalledRelease, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
 use ledge::updates::status::{CheckStatus, UpdatesStatus};
 use serde_json::{Value, json};
@@ -225,12 +225,14 @@ impl Device {
             started_ms: self.started_ms,
             at_ms,
             index: Vec::new(),
+            origins: BTreeMap::new(),
             live: Vec::new(),
             machine: MachineUsage { cores: Vec::new(), temperatures: BTreeMap::new() },
             memory: None,
             service: None,
             updates: Some(updates),
             audit: AuditSnapshot { status: AuditStatus::default(), checkpoint: None },
+            inventory: InventorySnapshot::default(),
         };
         String::from_utf8(report::document(&snapshot)).unwrap()
     }

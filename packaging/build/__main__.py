@@ -54,7 +54,7 @@ def main():
     (CHECKOUT / "target").mkdir(exist_ok=True)
     lock = (CHECKOUT / "target" / "packages.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    stage = Stage(CHECKOUT, binary.resolve(), version, metadata, architecture, publisher)
+    stage = Stage(CHECKOUT, binary.resolve(), version, deb_version(version, options), metadata, architecture, publisher)
     stage.fill()
     if not options.any_glibc:
         stage.check_glibc()
@@ -81,13 +81,16 @@ def build(architecture, profile, target):
     return target / ("debug" if profile == "dev" else profile) / "ledge"
 
 
+def deb_version(version, options):
+    """The version of the debs: with a revision, unless --version says another one."""
+    return options.version or f"{version}-1"
+
+
 def deb(variant, version, publisher, options):
     architecture = ARCHITECTURES[options.arch]
-    arguments = ["--no-build", "--no-strip", "--quiet", "--output", options.output]
+    arguments = ["--no-build", "--no-strip", "--quiet", "--output", options.output, "--deb-version", deb_version(version, options)]
     if architecture.is_foreign:
         arguments += ["--target", architecture.target]
-    if options.version:
-        arguments += ["--deb-version", version]
     if variant != "full":
         arguments += ["--variant", variant]
     if options.fast:

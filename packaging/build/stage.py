@@ -1,5 +1,6 @@
 """The files of the packages, as they are installed: base/ for all packages, full/ for the one with runtimes and models,
-sentences/ for the package of the model of sentences, symbols/ for the debug symbols, sbom/ for what each brings, and the scripts of the packages."""
+sentences/ for the package of the model of sentences, symbols/ for the debug symbols, sbom/ for what each brings, package/ for the file
+in which each names itself, and the scripts of the packages."""
 import gzip
 import json
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from architecture import ARCHITECTURES
 from failure import Failure
 from licenses import copyright_file
 from sbom import bill_of_materials
@@ -23,9 +25,9 @@ def packaged_models(checkout):
 
 
 class Stage:
-    def __init__(self, checkout, binary, version, metadata, architecture, publisher=None):
+    def __init__(self, checkout, binary, version, deb_version, metadata, architecture, publisher=None):
         self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
-        self.architecture, self.publisher = architecture, publisher
+        self.deb_version, self.architecture, self.publisher = deb_version, architecture, publisher
         # Cargo.toml names this folder, so it is in the checkout, whatever cargo's own target folder is.
         self.folder = checkout / "target" / "packages" / "stage"
         self.base, self.full, self.symbols = (self.folder / name for name in ("base", "full", "symbols"))
@@ -52,6 +54,7 @@ class Stage:
             own = [name for name, folder in models.items() if folder == form]
             bom = bill_of_materials(self.checkout, self.metadata, self.version, self.architecture, package, own, self.publisher)
             write(self.folder / "sbom" / form / SBOM, bom)
+        self.names()
         self.published()
         self.documents()
         self.manuals()
@@ -79,6 +82,15 @@ class Stage:
         self.binutils("strip", "--strip-unneeded", "--remove-section=.comment", program)
         symbols.chmod(0o644)
         program.chmod(0o755)
+
+    def names(self):
+        """What a package calls itself, for the report of a box. No image has it."""
+        debian = next(name for name, architecture in ARCHITECTURES.items() if architecture == self.architecture)
+        for kind, version, architecture in (
+                ("deb", self.deb_version, debian), ("rpm", f"{self.version}-1", self.architecture.machine)):
+            for package in ("ledge", "ledge-slim"):
+                named = {"name": package, "version": version, "format": kind, "architecture": architecture}
+                write(self.folder / "package" / kind / package / "package.json", json.dumps(named).encode() + b"\n")
 
     def published(self):
         """What the publisher of the packages says to boxes, and to packaging/image."""

@@ -23,7 +23,7 @@
 //! * `telemetry/` - the log and the figures of the machine:
 //!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal
 //!   * `event_name.rs` - the names of events, such as `update.committed`, in JSON and in the journal
-//!   * `system.rs`, `system/` - CPU, memory, disk and the limits of the control group
+//!   * `system.rs`, `system/` - CPU, memory, disk, the limits of the control group, and the names of machine and system
 //!   * `process.rs`, `machine.rs` - resources that this process uses; load, frequency and temperature of the machine
 //!   * `service_usage.rs` - resources that this process and all that it started use together
 //!   * `messages.rs` - counters of MQTT, written by `mqtt` and read by `/metrics`

@@ -1,5 +1,6 @@
 //! MQTT as a part of the daemon: the gateway, and the report that it passes on.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use ledge_mqtt::topics::DeviceTopics;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
-use ledge_updates::report::{self, DeviceSnapshot};
+use ledge_updates::report::{self, BoxInventory, CertificateReader, DeviceSnapshot};
 use ledge_updates::status::{SubjectProgress, UpdatesStatus};
 use tokio::sync::watch;
 
@@ -39,6 +40,10 @@ pub struct Messaging {
     /// Signed updates, if a platform manages this box.
     pub updates: Option<Updates>,
     pub audit: AuditState,
+    /// The state folder.
+    pub state: PathBuf,
+    /// The certificate of the membership, for the report.
+    pub certificate: CertificateReader,
     /// The bindings of the last start.
     pub former: FormerBindings,
 }
@@ -48,7 +53,7 @@ impl Messaging {
     /// for none. The first report follows when the box is ready.
     pub fn spawn(self, models_listed: &Arc<Readiness>, readiness: &Arc<Readiness>, shutdown: &Shutdown) {
         let Self { config, device, egress, serving, authenticator, statistics, publisher, listeners, .. } = self;
-        let Self { updates, audit, former, .. } = self;
+        let Self { updates, audit, state, certificate, former, .. } = self;
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
@@ -57,6 +62,8 @@ impl Messaging {
             serving: serving.clone(),
             updates: updates.clone(),
             audit,
+            state,
+            certificate,
             interval: config.report_interval(),
             report,
         };
@@ -101,6 +108,8 @@ struct DeviceReporter {
     serving: Serving,
     updates: Option<Updates>,
     audit: AuditState,
+    state: PathBuf,
+    certificate: CertificateReader,
     interval: Duration,
     report: watch::Sender<Bytes>,
 }
@@ -109,6 +118,12 @@ impl DeviceReporter {
     async fn run(self) {
         let machine = Arc::new(MachineMonitor::default());
         let started_ms = clock::unix_millis();
+        let (state, certificate) = (self.state.clone(), self.certificate.clone());
+        let inventory = tokio::task::spawn_blocking(move || {
+            let program = std::env::current_exe().unwrap_or_default();
+            Arc::new(BoxInventory::read(Path::new("/"), &program, &state, certificate))
+        });
+        let Ok(inventory) = inventory.await else { return };
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut reported = Vec::new();
@@ -122,9 +137,18 @@ impl DeviceReporter {
             reported = status.as_ref().map(UpdatesStatus::milestones).unwrap_or_default();
             let (device, repository, machine, audit) =
                 (self.device.clone(), self.serving.repository().clone(), machine.clone(), self.audit.clone());
+            let inventory = inventory.clone();
             // Reading the sensors of the machine may take long.
             let document = tokio::task::spawn_blocking(move || {
-                report::document(&DeviceSnapshot::gather(&device, started_ms, &repository, &machine, status, &audit))
+                report::document(&DeviceSnapshot::gather(
+                    &device,
+                    started_ms,
+                    &repository,
+                    &machine,
+                    status,
+                    &audit,
+                    &inventory,
+                ))
             });
             if let Ok(document) = document.await {
                 self.report.send_replace(document.into());

@@ -38,7 +38,7 @@ pub fn what(content: EgressContent) -> &'static str {
             "results of inference, for callers over MQTT, for bindings of a topic to a model, and of cameras"
         }
         EgressContent::Presence => "the state of this box and of each camera, online or offline",
-        EgressContent::Report => "the software, models and health of this box, for the platform",
+        EgressContent::Report => "the software, machine, models and health of this box, for the platform",
         EgressContent::Call => {
             "inference calls to another box: Ledge sends none, only `ledge-bench` does, a tool of its developers"
         }

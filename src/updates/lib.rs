@@ -64,7 +64,8 @@
 //! * `status.rs`, `status_report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
 //! * `rollout/` - the rollout manifest and the checks for a new one; its `mod.rs` has the map
 //! * `report.rs` - the document that reports this box to its platform, over MQTT
-//! * `report/` - its parts: `excerpt.rs` shortens reasons, `updates.rs`, and `audit.rs` with the head of the audit log
+//! * `report/` - its parts: `excerpt.rs` shortens reasons, `inventory.rs`, `updates.rs`, and `audit.rs` with the head of
+//!   the audit log
 //! * `upgrade/` - upgrades of Ledge itself, with a service of root; its `mod.rs` has the map
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start

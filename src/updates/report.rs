@@ -2,12 +2,17 @@
 //!
 //! ```json
 //! {"schema": 1, "device": "box-1", "group": null, "fleet": null, "ledge_version": "0.1.0",
+//!  "package": {"name": "ledge-slim", "version": "0.1.0-1", "format": "deb", "architecture": "amd64"},
+//!  "os": "Debian GNU/Linux 12 (bookworm)",
+//!  "hardware": {"model": "Dell Inc. OptiPlex 3060", "cpu": "Intel(R) Core(TM) i5-8500", "architecture": "x86_64"},
+//!  "certificate": {"from": "2025-12-01T00:00:00Z", "until": "2026-03-01T00:00:00Z"},
 //!  "started": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:01:00Z", "health": "degraded",
-//!  "models": [{"name": "m", "versions": [
+//!  "models": [{"name": "m", "origin": "own", "versions": [
 //!    {"version": 1, "state": "READY", "runtime": "openvino", "digest": "…"},
 //!    {"version": 2, "state": "UNAVAILABLE", "reason": "…"}]}],
 //!  "versions_left_out": 0,
 //!  "load": {"machine": {"cores": 4, "cpu_ratio": 0.25, "memory_total_bytes": 1, "memory_available_bytes": 1},
+//!           "disk": {"total_bytes": 1, "available_bytes": 1},
 //!           "process": {"cpu_seconds": 1.5, "memory_bytes": 1, "threads": 9}},
 //!  "requests": {"ok": 10, "failed": 1, "refused": 1},
 //!  "updates": {"checked": "2026-01-01T00:00:30Z", "error": null, "metadata": {"root": 3, "timestamp": 41},
@@ -22,17 +27,22 @@
 //! ```
 //!
 //! The `checkpoint` of `audit` is the last signed head of the log, as it is published; `synced` is the number of its
-//! records that the platform has, `null` where no platform gets a copy. `updates` is present where a platform updates
+//! records that the platform has, `null` where no platform gets a copy. `package` is that of this program, `null` for a
+//! program from no package; `certificate` is that of the membership, and `disk` is that of the state folder. The `origin`
+//! of a model is `updates`, `package` (of Ledge), `added` (from a catalogue or by an upload) or `own`. `updates` is present where a platform updates
 //! this box; the `error` of a subject is the reason why its last attempt failed when another follows. Keys come in this
-//! order, and models and versions in that of their names. An unknown figure is `null`; of a version, `reason`,
-//! `runtime` and `digest` are present only where there is one. `requests` counts since the start, over the versions
+//! order, and models and versions in that of their names. An unknown figure is `null`; of a model, `origin`, and of a
+//! version, `reason`, `runtime` and `digest` are present only where there is one. `requests` counts since the start, over the versions
 //! that are live; the refused are among the failed. A key may be added; `schema` grows when one changes.
 
 mod audit;
 mod excerpt;
+mod inventory;
 #[cfg(test)]
 mod tests;
 mod updates;
+
+use std::collections::BTreeMap;
 
 use ledge_audit::status::AuditState;
 use ledge_base::clock;
@@ -50,6 +60,7 @@ use serde::Serialize;
 use crate::status::UpdatesStatus;
 pub use audit::AuditSnapshot;
 use excerpt::{MAX_REASON_BYTES, excerpt};
+pub use inventory::{BoxInventory, CertificateReader, CertificateValidity, InventorySnapshot, ModelOrigin};
 
 /// The schema of the document above.
 const SCHEMA: u32 = 1;
@@ -68,6 +79,8 @@ pub struct DeviceSnapshot {
     pub at_ms: u64,
     /// Every version that is known.
     pub index: Vec<ModelIndexEntry>,
+    /// The origin of each model that has one.
+    pub origins: BTreeMap<ModelName, ModelOrigin>,
     /// The versions that answer.
     pub live: Vec<LiveVersion>,
     /// The load of the machine.
@@ -79,6 +92,7 @@ pub struct DeviceSnapshot {
     pub updates: Option<UpdatesStatus>,
     /// The status of the audit log.
     pub audit: AuditSnapshot,
+    pub inventory: InventorySnapshot,
 }
 
 /// A version that answers requests.
@@ -113,7 +127,11 @@ impl DeviceSnapshot {
         machine: &MachineMonitor,
         updates: Option<UpdatesStatus>,
         audit: &AuditState,
+        inventory: &BoxInventory,
     ) -> Self {
+        let index = repository.index();
+        let names = index.iter().take(MAX_VERSIONS).map(|row| &row.model);
+        let origins = names.filter_map(|name| Some((name.clone(), ModelOrigin::find(name, repository)?))).collect();
         let live = repository.all_live().into_iter().map(|model| {
             let counters = model.statistics.snapshot();
             LiveVersion {
@@ -133,13 +151,15 @@ impl DeviceSnapshot {
             ledge_version: env!("CARGO_PKG_VERSION"),
             started_ms,
             at_ms: clock::unix_millis(),
-            index: repository.index(),
+            index,
+            origins,
             live: live.collect(),
             machine: machine.read(),
             memory: MachineMemory::read(),
             service: service_usage::usage(),
             updates,
             audit: AuditSnapshot::gather(audit),
+            inventory: inventory.snapshot(),
         }
     }
 
@@ -163,6 +183,10 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
         group: snapshot.device.group.as_ref(),
         fleet: snapshot.device.fleet.as_ref(),
         ledge_version: snapshot.ledge_version,
+        package: snapshot.inventory.package.as_ref().map(Into::into),
+        os: snapshot.inventory.reported_os(),
+        hardware: snapshot.inventory.reported_hardware(),
+        certificate: snapshot.inventory.reported_certificate(),
         started: clock::rfc3339(snapshot.started_ms),
         at: clock::rfc3339(snapshot.at_ms),
         health: if snapshot.is_healthy() { "ok" } else { "degraded" },
@@ -175,6 +199,7 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
                 memory_total_bytes: snapshot.memory.map(|memory| memory.total_bytes),
                 memory_available_bytes: snapshot.memory.map(|memory| memory.available_bytes),
             },
+            disk: snapshot.inventory.reported_disk(),
             process: snapshot.service.map(|service| ServiceProcess {
                 cpu_seconds: service.cpu.as_secs_f64(),
                 memory_bytes: service.memory_bytes,
@@ -201,6 +226,11 @@ struct ReportDocument<'a> {
     group: Option<&'a DeviceName>,
     fleet: Option<&'a DeviceName>,
     ledge_version: &'static str,
+    package: Option<inventory::ReportedPackage<'a>>,
+    /// The name of the operating system.
+    os: Option<String>,
+    hardware: inventory::ReportedHardware,
+    certificate: Option<inventory::ReportedCertificate>,
     started: String,
     at: String,
     health: &'static str,
@@ -216,6 +246,8 @@ struct ReportDocument<'a> {
 #[derive(Serialize, JsonSchema)]
 struct ReportedModel<'a> {
     name: &'a ModelName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<ModelOrigin>,
     versions: Vec<ReportedVersion<'a>>,
 }
 
@@ -235,6 +267,7 @@ struct ReportedVersion<'a> {
 #[derive(Serialize, JsonSchema)]
 struct ReportedLoad {
     machine: MachineFigures,
+    disk: Option<inventory::ReportedDisk>,
     process: Option<ServiceProcess>,
 }
 
@@ -259,7 +292,10 @@ fn models(snapshot: &DeviceSnapshot) -> Vec<ReportedModel<'_>> {
         let version = version(row, &snapshot.live);
         match models.last_mut() {
             Some(model) if *model.name == row.model => model.versions.push(version),
-            _ => models.push(ReportedModel { name: &row.model, versions: vec![version] }),
+            _ => {
+                let origin = snapshot.origins.get(&row.model).copied();
+                models.push(ReportedModel { name: &row.model, origin, versions: vec![version] });
+            }
         }
     }
     models

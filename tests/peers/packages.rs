@@ -255,10 +255,16 @@ fn packages_name_their_publisher_and_contain_the_catalogue_and_the_list_of_compo
     assert_eq!(settings["catalogue"]["address"].as_str(), Some("https://packages.example.com/catalogue"));
     assert_eq!(settings["catalogue"]["root_file"].as_str(), Some("/usr/share/ledge/catalogue-root.json"));
     assert_eq!(read("usr/share/ledge/catalogue-root.json"), ROOT_METADATA);
+    let named: Value = serde_json::from_str(&read("usr/share/ledge/package.json")).unwrap();
+    let found = ["name", "version", "format", "architecture"].map(|key| named[key].as_str().unwrap().to_owned());
+    let expected = ["Package", "Version", "Architecture"].map(|name| field(name).trim_end().to_owned());
+    assert_eq!(found, [expected[0].as_str(), &expected[1], "deb", &expected[2]]);
     let components: Value = serde_json::from_str(&read("usr/share/doc/ledge/ledge.cdx.json")).unwrap();
     assert_eq!(components["metadata"]["supplier"]["name"], "Example packages");
     let files = run(Command::new(path_of("rpm")).args(["--query", "--list", "--package"]).arg(&rpm));
-    for file in ["/usr/share/doc/ledge/ledge.cdx.json", "/usr/share/ledge/publisher.toml"] {
+    for file in
+        ["/usr/share/doc/ledge/ledge.cdx.json", "/usr/share/ledge/publisher.toml", "/usr/share/ledge/package.json"]
+    {
         assert!(files.lines().any(|line| line == file), "{files}");
     }
 }

@@ -56,6 +56,11 @@ fn a_report_says_which_models_are_there() {
     let report: Value = serde_json::from_str(&kept(&broker, REPORTED)).unwrap();
     assert!(report.to_string().contains("add_sub"), "{report}");
     assert!(report.to_string().contains(env!("CARGO_PKG_VERSION")), "{report}");
+    // For the inventory: this program is from no package, and the box is no member of a platform.
+    assert_eq!((&report["package"], &report["certificate"]), (&Value::Null, &Value::Null));
+    assert_eq!(report["hardware"]["architecture"], std::env::consts::ARCH);
+    assert!(report["load"]["disk"]["total_bytes"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["models"].as_array().unwrap().iter().all(|model| model["origin"] == "own"), "{report}");
 }
 
 #[test]

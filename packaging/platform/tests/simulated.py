@@ -21,6 +21,10 @@ from ledge_platform.audit.store import Box, Log, Store  # noqa: E402
 
 GROUPS = ("warehouse", "kitchen", "checkout", "office", "workshop")
 STAGES = (("downloading", 600), ("verified", 120), ("staged", 180), ("shadow", 1_800), ("canary", 1_800), ("active", 3_600))
+MACHINES = (("Dell Inc. OptiPlex 3060", "Intel(R) Core(TM) i5-8500 CPU @ 3.00GHz", "x86_64", "amd64"),
+            ("LENOVO 11JN002MGE", "AMD Ryzen 5 PRO 5650GE with Radeon Graphics", "x86_64", "amd64"),
+            ("Raspberry Pi 5 Model B Rev 1.0", "Cortex-A76", "aarch64", "arm64"))
+SYSTEMS = ("Debian GNU/Linux 12 (bookworm)", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 13 (trixie)")
 CAUSES = (("golden", "staged", "5 of 6 golden inputs answered right"),
           ("latency", "shadow", "p95 41 ms, 2.4 times that of version 6"),
           ("memory", "staged", "912 MB, 640 MB are free"))
@@ -43,6 +47,18 @@ class Fleet:
         at = now - late - timedelta(seconds=draw.randrange(60))
         is_bad = number % 83 == 2
         size = 4_000 + draw.randrange(60_000) + int((at - self.start).total_seconds() // 20)
+        has_inventory = number % 20 != 7  # the others have an earlier version of Ledge
+        model, cpu, architecture, debian = MACHINES[number % len(MACHINES)]
+        disk = 32_000_000_000 << (number % 5)
+        free = disk // 40 if number % 71 == 3 else int(disk * (0.2 + 0.6 * draw.random()))
+        issued = at - timedelta(days=number % 58)
+        box = {
+            "package": {"name": "ledge-slim", "version": "0.1.0-1" if number % 6 == 5 else "0.2.0-1", "format": "deb",
+                        "architecture": debian},
+            "os": SYSTEMS[number % len(SYSTEMS)],
+            "hardware": {"model": model, "cpu": cpu, "architecture": architecture},
+            "certificate": {"from": moments.text(issued), "until": moments.text(issued + timedelta(days=90))},
+        } if has_inventory else {}
         models = [
             {"name": "wine", "versions": [{"version": 6, "state": "READY", "runtime": "openvino", "digest": "ab" * 32}]},
             {"name": "coco_detector", "versions": [
@@ -50,12 +66,16 @@ class Fleet:
                 if is_bad else {"version": 3, "state": "READY", "runtime": "onnxruntime", "digest": "cd" * 32}]},
             {"name": "all_minilm_l6_v2", "versions": [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"}]},
         ]
+        if has_inventory:
+            for model, origin in zip(models, ("updates", "updates", "own" if number % 9 == 4 else "package")):
+                model["origin"] = origin
         return json.dumps({
             "schema": 1, "device": name, "group": GROUPS[number % len(GROUPS)], "fleet": None,
-            "ledge_version": "0.1.0", "started": moments.text(at - timedelta(hours=draw.randrange(900))),
+            "ledge_version": "0.1.0" if number % 6 == 5 else "0.2.0", **box, "started": moments.text(at - timedelta(hours=draw.randrange(900))),
             "at": moments.text(at), "health": "degraded" if is_bad else "ok", "models": models, "versions_left_out": 0,
             "load": {"machine": {"cores": 4, "cpu_ratio": round(draw.random(), 3), "memory_total_bytes": 8 << 30,
                                  "memory_available_bytes": draw.randrange(1 << 30, 7 << 30)},
+                     **({"disk": {"total_bytes": disk, "available_bytes": free}} if has_inventory else {}),
                      "process": {"cpu_seconds": 812.4, "memory_bytes": draw.randrange(200 << 20, 900 << 20), "threads": 19}},
             "requests": {"ok": draw.randrange(900_000), "failed": draw.randrange(40), "refused": draw.randrange(9)},
             "updates": {"checked": moments.text(at), "error": None, "metadata": {"root": 1, "timestamp": 41},

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from joining import Box, Platform, age, csr_of, fill, id_of, new_key, verified
 from support import HERE, Verbs
 
-from ledge_platform import release
+from ledge_platform import moments, release
 from ledge_platform.boxes import dsse
 from ledge_platform.boxes.requests import LONGEST
 from ledge_platform.boxes.store import Store
@@ -218,14 +218,46 @@ class Attacks(Joining):
         first = self.invited("shop-7")
         thief = Box(self.platform, self.folder / "shop-7.join")
         first.ask(), thief.ask()
-        self.assertIn("is a member already", self.box("answer"))
+        self.assertIn("the join file shop-7 was used before", self.box("answer"))
         self.assertEqual(sorted([first.take(), thief.take()]), ["issued", "refused"])
+        end = moments.text(moments.now())
+        with self.at(DAY):
+            self.denied(f"the join file shop-7 was used before: shop-7 joined by it on {end[:10]}",
+                        Box(self.platform, self.folder / "shop-7.join"))
+        # At its end its inbox is closed.
         late = Box(self.platform, self.folder / "shop-7.join")
-        self.assertEqual(late.ask(), 404)
-        # A hostile web server makes the folder again.
-        self.layout.requests.joinpath(late.address).mkdir()
-        self.denied("is a member already", late)
-        self.assertFalse(self.layout.requests.joinpath(late.address).exists())
+        with self.at(15 * DAY):
+            self.box("answer")
+            self.assertEqual(late.ask(), 404)
+            # A hostile web server makes the folder again.
+            self.layout.requests.joinpath(late.address).mkdir()
+            self.denied("the join file shop-7 has expired", late)
+            self.assertFalse(self.layout.requests.joinpath(late.address).exists())
+
+    def test_a_box_that_comes_with_a_used_join_file_is_seen(self):
+        self.member("shop-7")
+        self.assertFalse(self.row("shop-7")["needs_a_look"])
+        with self.at(DAY):
+            Box(self.platform, self.folder / "shop-7.join").ask()
+            self.box("answer")
+        with self.at(3 * DAY):
+            row = self.row("shop-7")
+            self.assertTrue(row["needs_a_look"])
+            self.assertIn("a request with its join file came again 2 d ago and was refused", row["note"])
+            self.assertIn("the join file shop-7 was used before: shop-7 joined by it", self.box("list"))
+        with self.at(9 * DAY):
+            self.assertFalse(self.row("shop-7")["needs_a_look"], "a week later nobody has to look any more")
+        # A box that lost its answer is none of these.
+        lost = self.invited("shop-8")
+        for _ in range(2):
+            lost.ask()
+            self.box("answer")
+            self.assertEqual(self.platform.get(lost.id)["state"], "issued")
+        self.assertFalse(self.row("shop-8")["needs_a_look"])
+        # Of a revoked box nobody waits for anything.
+        self.box("revoke", "shop-7")
+        self.box("answer")
+        self.assertEqual(Box(self.platform, self.folder / "shop-7.join").ask(), 404)
 
     def test_a_join_file_that_was_changed_is_found_by_the_box_and_by_the_platform(self):
         box = self.invited("shop-7")
@@ -501,7 +533,7 @@ class Attacks(Joining):
         self.assertEqual(self.platform.waiting_files(), [unfinished], "nginx may be writing it")
         age(unfinished, 7_200)
         self.box("answer")
-        self.assertEqual([path.name for path in self.layout.requests.iterdir()], [box.own])
+        self.assertEqual({path.name for path in self.layout.requests.iterdir()}, {box.own, box.invitation["inbox"]})
         self.assertNotIn("\n", "".join(self.reasons()))
 
     def test_folders_too_deep_to_be_removed_in_one_way_or_for_want_of_rights(self):

@@ -1,4 +1,5 @@
 """The fleet page: what it shows, that boxes cannot write into it, and how it is in a real Chromium."""
+import csv
 import functools
 import html.parser
 import http.server
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -26,11 +28,12 @@ from ledge_platform.boxes.store import Certificate, Invitation, Member, State
 from ledge_platform.boxes.store import Store as JoinStore
 from ledge_platform.broker import Broker
 from ledge_platform.errors import Failure
-from ledge_platform.page import Page, Watched, boxes, history, rollouts, script
+from ledge_platform.page import Page, Watched, boxes, history, inventory, rollouts, script
 from logs import Signer
 
 NOW = moments.parse("2026-11-20T12:00:00Z")
-FILES = {".lock", "console.css", "fleet.css", "fleet.js", "fleet.json", "history.json", "icon.svg", "index.html"}
+FILES = {".lock", "console.css", "fleet.css", "fleet.js", "fleet.json", "history.json", "icon.svg",
+         "index.html", "inventory.csv"}
 HOSTILE = (
     "<img src=x onerror=document.title=1>", "</script><script>document.title=2</script>", "..%2f..%2fetc%2fpasswd", "..",
     "\u202egnp.exe", "<!--", "javascript:document.title=3", "fleet.json", '"\'&amp;', "constructor", "a" * 5_000)
@@ -228,6 +231,166 @@ class Findings(Shown):
                     {"version": 2, "state": "UNAVAILABLE", "reason": "no such operator"}]
         self.take("box-1", change={"health": "degraded", "models": [{"name": "wine", "versions": versions}]})
         self.assertEqual(self.found(), [("health", "fail", "wine 2: no such operator")])
+
+
+GB = 10**9
+KNOWN = {
+    "package": {"name": "ledge-slim", "version": "0.2.0-1", "format": "deb", "architecture": "amd64"},
+    "os": "Debian GNU/Linux 12 (bookworm)",
+    "hardware": {"model": "Dell Inc. OptiPlex 3060", "cpu": "Intel(R) Core(TM) i5-8500", "architecture": "x86_64"},
+    "certificate": {"from": "2026-11-01T00:00:00Z", "until": "2027-01-30T00:00:00Z"},
+    "models": [{"name": "press", "origin": "own", "versions": []}, {"name": "wine", "origin": "updates", "versions": []},
+               {"name": "faces", "origin": "added", "versions": []}],
+}
+
+
+def loaded(total=64 * GB, free=40 * GB):
+    machine = {"cores": 4, "cpu_ratio": 0.5, "memory_total_bytes": 8 << 30, "memory_available_bytes": 3 << 30}
+    return {"machine": machine, "disk": {"total_bytes": total, "available_bytes": free}}
+
+
+class InventoryOfBoxes(Shown):
+    """What the keys of the report for the inventory become. Findings have them in `Findings` for the other keys."""
+
+    def known(self, name="box-1", free=40 * GB, total=64 * GB, **change):
+        self.take(name, group="kitchen", change={**KNOWN, "load": loaded(total, free), **change})
+
+    def box(self, name="box-1", **options):
+        return next(box for box in self.write(**options)["boxes"] if box["device"] == name)
+
+    def found(self, **options):
+        return [(finding["kind"], finding["level"], finding["text"]) for finding in self.box(**options)["findings"]]
+
+    def cells(self):
+        with open(self.shown / "inventory.csv", newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def test_a_box_says_what_it_is(self):
+        self.known()
+        self.assertEqual(self.box()["inventory"], {
+            "package": {"name": "ledge-slim", "version": "0.2.0-1", "format": "deb"},
+            "os": "Debian GNU/Linux 12 (bookworm)", "model": "Dell Inc. OptiPlex 3060", "cpu": "Intel(R) Core(TM) i5-8500",
+            "architecture": "x86_64", "disk": {"total": 64 * GB, "free": 40 * GB}, "certificate": KNOWN["certificate"]})
+        self.assertEqual(self.found(), [])
+        row, = self.cells()
+        self.assertEqual(row, {
+            "box": "box-1", "fleet": "default", "group": "kitchen", "findings": "0", "hardware": "Dell Inc. OptiPlex 3060",
+            "cpu": "Intel(R) Core(TM) i5-8500", "cores": "4", "architecture": "x86_64",
+            "os": "Debian GNU/Linux 12 (bookworm)", "ledge": "0.1.0", "package": "ledge-slim",
+            "package_version": "0.2.0-1", "package_format": "deb", "own_models": "press faces",
+            "memory_bytes": str(8 << 30), "memory_available_bytes": str(3 << 30), "disk_bytes": str(64 * GB),
+            "disk_available_bytes": str(40 * GB), "certificate_until": "2027-01-30T00:00:00Z", "membership": "",
+            "last_report": "2026-11-20T11:59:00Z"})
+
+    def test_a_box_of_an_earlier_version_has_no_inventory_and_no_finding(self):
+        self.take("box-1")
+        self.broker.take("box-2", "online", b"online")
+        self.assertIsNone(self.box()["inventory"])
+        self.assertEqual(self.found(), [])
+        self.assertEqual([(row["box"], row["os"], row["package_version"]) for row in self.cells()],
+                         [("box-1", "", ""), ("box-2", "", "")])
+
+    def test_what_is_of_another_type_is_left_out(self):
+        for odd in (5, [], {}, "x", "", None, True, -1, 1e308, [[]], {"total_bytes": "9", "name": 5, "from": [], "until": 7},
+                    {"total_bytes": 5, "available_bytes": 6, "from": "2026-11-02T00:00:00Z", "until": "2026-11-01T00:00:00Z"}):
+            origins = [{"name": "a", "origin": odd, "versions": []}]
+            self.take("box-1", change={"package": odd, "hardware": odd, "certificate": odd, "load": {"disk": odd},
+                                       "models": origins})
+            box = self.box()
+            self.assertIsNone(box["inventory"], odd)
+            self.assertEqual([model["origin"] for model in box["models"]], [None])
+            self.take("box-1", change={"os": odd})
+            self.assertEqual((self.box()["inventory"] or {}).get("os"), "x" if odd == "x" else None)
+
+    def test_a_disk_is_nearly_full_by_its_share_and_its_bytes(self):
+        for total, free, said in (
+            (1_000 * GB, 6 * GB, []),  # 0.6 %, but enough for years
+            (16 * GB, 2 * GB, []),  # a small disk with an eighth of it free
+            (64 * GB, 2 * GB, [("room", "warn", "the disk of its state folder is nearly full: 2.0 GB of 64 GB are free")]),
+            (2 * GB, 500 << 20, [("room", "fail", "the disk of its state folder is full, and it takes no release: "
+                                                  "524 MB of 2.0 GB are free")]),
+        ):
+            self.known(total=total, free=free)
+            self.assertEqual(self.found(), said)
+
+    def test_a_certificate_in_its_last_sixth_is_late_and_one_that_ended_is_a_failure(self):
+        def has(days, begun=75):
+            begin, end = (moments.text(NOW + timedelta(days=shift)) for shift in (-begun, days))
+            self.known(certificate={"from": begin, "until": end})
+            return self.found(members_folder=self.members)
+
+        self.assertEqual(has(16), [])
+        self.assertEqual(has(14), [("member", "warn", "the certificate that it uses ends in 14 d, and it has not renewed it")])
+        self.assertEqual(has(-3), [("member", "fail", "the certificate that it uses ended 3 d ago")])
+        # `box list` judges the newest certificate, and the box may use an older one.
+        name, member = self.joined("box-1", 80)
+        self.keep_members(members={name: member})
+        self.assertEqual(has(10, begun=80), [("member", "warn", "it has not renewed its certificate, which ends in 10 d")])
+        name, member = self.joined("box-1", 5)
+        self.keep_members(members={name: member})
+        self.assertEqual(has(10, begun=80), [
+            ("member", "warn", "the certificate that it uses ends in 10 d, and it has not renewed it, and it has not taken "
+                               "the newer one that the platform issued")])
+
+    def test_a_report_from_before_its_certificate_shows_a_clock_that_is_behind(self):
+        self.known(at="2026-11-20T11:59:00Z", certificate={"from": "2026-11-20T13:59:00Z", "until": "2027-02-18T00:00:00Z"})
+        self.assertEqual(self.found(), [
+            ("seen", "warn", "its clock is at least 2 h behind: its last report is older than its certificate")])
+
+    def test_a_box_that_moved_to_another_group_or_fleet_has_a_note(self):
+        name, member = self.joined("box-1", 1, fleet="default", group="kitchen")
+        self.keep_members(members={name: member})
+        self.known()
+        self.assertEqual(self.box(members_folder=self.members)["notes"], [])
+        self.known(group="office", fleet="night")
+        self.assertEqual(self.box(members_folder=self.members)["notes"], [
+            "it reports fleet night, and was invited for default", "it reports group office, and was invited for kitchen"])
+        self.known(group=None)
+        self.assertEqual(self.box(members_folder=self.members)["notes"], ["it reports group none, and was invited for kitchen"])
+        # A join file without a group leaves it to the owner of the box.
+        name, member = self.joined("box-1", 1)
+        self.keep_members(members={name: member})
+        self.assertEqual(self.box(members_folder=self.members)["notes"], [])
+
+    def test_a_box_with_another_machine_has_a_note_for_a_month(self):
+        self.known()
+        self.assertNotIn("notes", self.box())
+        self.known(hardware={**KNOWN["hardware"], "model": "LENOVO 11JN002MGE"})
+        noted = ["since 2026-11-20 it has another machine; before it was Dell Inc. OptiPlex 3060, Intel(R) Core(TM) i5-8500, "
+                 "x86_64, 4 cores"]
+        self.assertEqual(self.box()["notes"], noted)
+        self.take("box-1")  # a report of an earlier version says nothing about it
+        self.assertEqual(self.box()["notes"], noted)
+        self.now = NOW + timedelta(days=31)
+        self.assertNotIn("notes", self.box())
+        self.broker.take("box-1", "reported", b"")
+        self.broker.take("box-1", "online", b"")
+        self.write()
+        kept = json.loads((self.shown / "history.json").read_text())
+        self.assertEqual(kept["machines"], {})
+        for odd in ([], {"box-1": 5}, {"box-1": ["x"]}, {"box-1": ["x", "y", "z"]}, 7):
+            (self.shown / "history.json").write_text(json.dumps({**kept, "machines": odd}))
+            self.write()
+
+    def test_no_cell_of_the_table_is_a_formula(self):
+        formulas = ("=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "＝1+1", 'x";=1+1', "a,=1+1", "=cmd|' /C calc'!A0\r\n=2")
+        for number, text in enumerate(formulas):
+            self.known(f"box-{number}", os=text, ledge_version=text, group=text,
+                       package={"name": text, "version": text, "format": text},
+                       hardware={"model": text, "cpu": text, "architecture": text},
+                       models=[{"name": text, "origin": "own", "versions": []}])
+        self.take("=1+2")
+        self.write()
+        rows = self.cells()
+        self.assertEqual(len(rows), len(formulas) + 1)
+        for row in rows:
+            for column, cell in row.items():
+                self.assertFalse(cell.lstrip().startswith(inventory.FORMULA), (column, cell))
+        self.assertEqual(next(row["os"] for row in rows if row["box"] == "box-0"), "'=1+1")
+        self.assertEqual(next(row["os"] for row in rows if row["box"] == "box-7"), 'x",=1+1')
+        # Also where a spreadsheet separates by semicolons, which it does in many countries.
+        for line in csv.reader((self.shown / "inventory.csv").read_text().splitlines(), delimiter=";"):
+            self.assertFalse([cell for cell in line if cell.lstrip().startswith(inventory.FORMULA)], line)
 
 
 class Rollouts(Shown):
@@ -449,7 +612,7 @@ def axe():
 # Notes when a table of all rows was painted.
 OBSERVED = """
 new MutationObserver((_, observer) => {
-  if (document.querySelectorAll('#view-boxes tbody tr').length < 1000) return;
+  if (document.querySelectorAll('main tbody tr').length < 1000) return;
   observer.disconnect();
   requestAnimationFrame(() => setTimeout(() => { window.paintedAt = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });
@@ -482,9 +645,9 @@ class InChromium(Shown):
         self.addCleanup(server.shutdown)
         return f"http://127.0.0.1:{server.server_port}/"
 
-    def names(self):
-        self.browser.wait_for("document.querySelector('#view-boxes [aria-busy=false]')")
-        return self.browser.texts("#view-boxes tbody th a")
+    def names(self, view="boxes"):
+        self.browser.wait_for(f"document.querySelector('#view-{view} [aria-busy=false]')")
+        return self.browser.texts(f"#view-{view} tbody th a")
 
     def thousand(self):
         """1,000 boxes of which many are in the middle of a rollout, and the real code takes in what they report."""
@@ -520,13 +683,15 @@ class InChromium(Shown):
         self.browser.size(1280, 900)
         marker = self.browser.devtools("Page.addScriptToEvaluateOnNewDocument", source=OBSERVED)["identifier"]
         for name, base in (("the disk", None), ("a web server", self.serve())):
-            times = []
-            for _ in range(3):
-                self.go(base=base)
-                self.browser.wait_for("window.paintedAt")
-                times.append(f"{self.browser.value('window.paintedAt'):.0f}")
-            shown = ", ".join(times)
-            print(f"\n1,000 boxes from {name}: navigation to the painted table in {shown} ms", file=sys.stderr)
+            for fragment in ("#boxes", "#inventory"):
+                times = []
+                for _ in range(3):
+                    self.go(fragment, base=base)
+                    self.browser.wait_for("window.paintedAt")
+                    times.append(f"{self.browser.value('window.paintedAt'):.0f}")
+                shown = ", ".join(times)
+                print(f"\n1,000 boxes from {name}, {fragment}: navigation to the painted table in {shown} ms", file=sys.stderr)
+        self.go()
         self.browser.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=marker)
         self.assertEqual(len(self.names()), 1_000)
         self.assertEqual(self.browser.text("#view-boxes [role=status]"), "1,000 boxes")
@@ -573,10 +738,55 @@ class InChromium(Shown):
         self.assertEqual(self.browser.complaints(), [])
         for width in (390, 1280):
             self.browser.size(width, 844)
-            for fragment in ("#boxes", "#box/box-0583", "#rollouts"):
+            for fragment in ("#boxes", "#inventory", "#box/box-0583", "#rollouts"):
                 self.go(fragment)
                 self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width, fragment)
                 self.assertEqual(self.browser.value("scrollY"), 0, fragment)
+
+    def test_the_inventory_is_counted_sorted_filtered_and_downloaded(self):
+        self.thousand()
+        self.browser.size(1280, 900)
+        base = self.serve()
+        self.go("#inventory", base)
+        self.assertEqual(len(self.names("inventory")), 1_000)
+        self.assertEqual(self.browser.text("#view-inventory .counts"), "797 boxes 0.2.0-1, 149 boxes 0.1.0-1")
+        cells = self.browser.texts("#view-inventory tbody tr:first-child td")
+        self.assertEqual(cells[0], "Dell Inc. OptiPlex 3060\nIntel(R) Core(TM) i5-8500 CPU @ 3.00GHz, 4 cores, x86_64")
+        self.assertEqual(cells[1:3], ["Debian GNU/Linux 12 (bookworm)", "ledge-slim 0.2.0-1\ndeb, Ledge 0.2.0"])
+        # A box of an earlier version has only what its report always had.
+        old = self.browser.texts("#view-inventory tbody tr:nth-child(8) td")
+        self.assertEqual((old[0], old[1], old[2], old[3], old[5], old[6]), ("–\n4 cores", "–", "–\nLedge 0.2.0", "–", "–", "–"))
+
+        # By the room, with the keyboard.
+        self.browser.value("document.querySelector('#view-inventory thead th:nth-child(7) button').focus()")
+        self.browser.value("document.activeElement.click()")
+        self.assertEqual(self.browser.value("document.querySelector('#view-inventory th[aria-sort]').innerText.trim()"), "Room")
+        self.assertIn("nearly full", self.browser.texts("#view-inventory tbody tr:first-child td")[5])
+        # Of one version, and of one system.
+        self.browser.value("(() => { const one = document.querySelector('#inventory-of-version'); one.value = '0.1.0-1'; "
+                           "one.dispatchEvent(new Event('change')); })()")
+        self.assertEqual(len(self.names("inventory")), 149)
+        self.browser.type_into("#inventory-search", "kitchen")
+        found = self.names("inventory")
+        self.assertTrue(0 < len(found) < 149, len(found))
+        self.assertEqual(self.browser.text("#view-inventory .counts"), f"{len(found)} boxes 0.1.0-1")
+        self.assertEqual(self.browser.value("location.hash"), "#inventory?q=kitchen&sort=disk&version=0.1.0-1")
+
+        # A box, and back to the inventory as it was.
+        self.browser.click("#view-inventory tbody th a")
+        self.browser.wait_for("!document.querySelector('#view-box').hidden")
+        self.assertIn("Disk of the state folder", self.browser.text("#view-box"))
+        self.assertEqual(self.browser.text(".back"), "Inventory")
+        self.browser.click(".back a")
+        self.browser.wait_for("!document.querySelector('#view-inventory').hidden")
+        self.assertEqual(self.names("inventory"), found)
+
+        link = self.browser.value("document.querySelector('#view-inventory a[download]').href")
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            rows = list(csv.DictReader(answer.read().decode().splitlines()))
+        self.assertEqual(len(rows), 1_000)
+        self.assertEqual(sum(row["package_version"] == "0.1.0-1" for row in rows), 149)
+        self.assertEqual(self.browser.complaints(), [])
 
     def test_what_a_box_says_stays_text(self):
         self.begin(2, "--waves", "all")
@@ -584,7 +794,10 @@ class InChromium(Shown):
             report = document("x", "r-42", cause="golden")
             report["updates"]["subjects"][0]["last"]["detail"] = name
             self.take(name, group=name, change={"health": name, "ledge_version": name, "updates": report["updates"],
-                                                "models": [{"name": name, "versions": [{"version": 1, "state": name}]}]})
+                                                "os": name, "hardware": {"model": name, "cpu": name, "architecture": name},
+                                                "package": {"name": name, "version": name, "format": name},
+                                                "models": [{"name": name, "origin": "own",
+                                                            "versions": [{"version": 1, "state": name}]}]})
         self.write()
         self.browser.size(390, 844)
         self.go("#boxes?sort=name")
@@ -599,6 +812,10 @@ class InChromium(Shown):
             self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), 390, name)
             self.browser.value("history.back()")
             self.browser.wait_for("!document.querySelector('#view-boxes').hidden")
+        self.go("#inventory")
+        self.assertEqual(len(self.names("inventory")), len(HOSTILE))
+        self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), 390)
+        self.assertEqual(self.browser.value("document.querySelectorAll('main img, main script, main iframe').length"), 0)
         self.go("#rollouts")
         self.browser.wait_for("document.querySelector('#view-rollouts .card')")
         self.assertEqual(self.browser.value("document.title"), "Fleet: Ledge")
@@ -612,7 +829,8 @@ class InChromium(Shown):
         self.begin(0, "--waves", "1%@0s,50%@1h,100%@1d")
         for number in range(30):
             states = ({"cause": "golden"}, {"stage": "canary"}, {})
-            self.take(f"box-{number}", *(["r-42"] if number < 20 else []), **states[number % 3])
+            known = {**KNOWN, "load": loaded(free=(number % 4) * GB)} if number % 5 else {}
+            self.take(f"box-{number}", *(["r-42"] if number < 20 else []), change=known, **states[number % 3])
         self.keep_log("box-1", findings=[Finding(GAP, "records are gone", 1)])
         self.write(self.watched())
         self.steer("pause", "--id", "r-42")
@@ -622,7 +840,8 @@ class InChromium(Shown):
             self.browser.size(width, 900)
             for scheme in ("light", "dark"):
                 self.browser.scheme(scheme)
-                for fragment in ("#boxes", "#boxes?q=nonesuch", "#box/box-1", "#box/nonesuch", "#rollouts"):
+                for fragment in ("#boxes", "#boxes?q=nonesuch", "#inventory", "#inventory?q=nonesuch", "#box/box-1",
+                                 "#box/nonesuch", "#rollouts"):
                     self.go(fragment)
                     self.browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
                     self.browser.command("execute/sync", {"script": f"{script}; window.axe = axe;", "args": []})

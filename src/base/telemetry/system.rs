@@ -1,6 +1,7 @@
-//! The facts of the machine: its CPU, the limits set on this process, memory and disk.
+//! The facts of the machine: its CPU, the limits set on this process, memory, disk, and its names.
 
 mod cgroup;
+mod names;
 
 use std::io;
 use std::path::Path;
@@ -9,6 +10,7 @@ use serde::Serialize;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 pub use cgroup::CgroupLimits;
+pub use names::{machine_model, os_name};
 
 /// The CPU, and how much of it this process may use.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -62,6 +62,12 @@ impl ModelFolders {
         }
     }
 
+    /// True if the package brought this model, and the owner has none of its name.
+    pub fn is_packaged(&self, name: &ModelName) -> bool {
+        let folder = self.folder(name);
+        folder.is_dir() && self.packaged.as_ref().is_some_and(|packaged| folder.starts_with(packaged))
+    }
+
     /// Reads the description of a model, for calls of this version or of the default one; `None` when it has no folder.
     pub fn on_disk(
         &self,
@@ -129,6 +135,8 @@ mod tests {
         assert_eq!(folder("own"), root.path().join("owner/own"));
         assert_eq!(folder("brought"), root.path().join("package/brought"));
         assert_eq!(folder("neither"), root.path().join("owner/neither"));
+        let packaged = |name: &str| sources.is_packaged(&name.parse().unwrap());
+        assert_eq!(["both", "own", "brought", "neither"].map(packaged), [false, false, true, false]);
     }
 
     #[test]

@@ -223,6 +223,11 @@ pub(super) fn brought(repository: &Path) -> Vec<ModelName> {
     names
 }
 
+/// True if a catalogue or an upload brought the folder of this model.
+pub fn is_brought(folder: &Path) -> bool {
+    folder.join(LIST_FILE).is_file()
+}
+
 /// Returns a description of the files in a folder that did not come from the catalogue or upload, if there are any.
 fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
     let Some(list) = read_list(folder) else { return Ok(Some("no catalogue and no upload brought it".to_owned())) };

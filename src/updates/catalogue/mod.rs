@@ -37,7 +37,7 @@ pub use api::ROUTES;
 use config::{CatalogueConfig, CatalogueSource};
 pub use error::{CatalogueError, InvalidCataloguePath};
 use folder::FolderOrigin;
-pub use folder::{CataloguePresence, remove};
+pub use folder::{CataloguePresence, is_brought, remove};
 pub use model::CatalogueDescription;
 pub use model::CatalogueModel;
 use model::{FILES_MAX, LEVELS_MAX};

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use ledge_audit::status::{AuditStatus, AuditSyncStatus, LocalLogFigures};
+use ledge_base::durable;
 use ledge_base::telemetry::machine::CoreUsage;
+use ledge_base::telemetry::system::DiskSpace;
 use ledge_models::repository::UnavailableReason;
 use serde_json::{Value, json};
 
@@ -9,6 +11,7 @@ use super::*;
 use crate::artifact::Artifact;
 use crate::status::WaitingRollout;
 use crate::status_example;
+use crate::upgrade::package::{InstalledPackage, PackageFormat};
 
 fn row(model: &str, version: Option<u64>, state: VersionState) -> ModelIndexEntry {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
@@ -36,6 +39,9 @@ fn snapshot() -> DeviceSnapshot {
             row("c", None, VersionState::failed("no versions")),
             row("d", Some(7), VersionState::Ready),
         ],
+        origins: [("a", ModelOrigin::Updates), ("b", ModelOrigin::Own), ("d", ModelOrigin::Added)]
+            .map(|(name, origin)| (name.parse().unwrap(), origin))
+            .into(),
         live: vec![
             live("a", 1, RequestCounts { ok: 10, failed: 3, refused: 2 }),
             live("d", 7, RequestCounts { ok: 1, failed: 1, refused: 0 }),
@@ -45,6 +51,27 @@ fn snapshot() -> DeviceSnapshot {
         service: Some(ServiceUsage { memory_bytes: 500, cpu: Duration::from_millis(1500), processes: 3, threads: 9 }),
         updates: None,
         audit: AuditSnapshot { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },
+        inventory: inventory(),
+    }
+}
+
+fn inventory() -> InventorySnapshot {
+    InventorySnapshot {
+        package: Some(package()),
+        os: Some("Debian GNU/Linux 12 (bookworm)".into()),
+        model: Some("Dell Inc. OptiPlex 3060".into()),
+        cpu: Some("Intel(R) Core(TM) i5-8500".into()),
+        disk: Some(DiskSpace { total_bytes: 9000, available_bytes: 2000 }),
+        certificate: Some(CertificateValidity { from_ms: 1_764_547_200_000, until_ms: 1_772_323_200_000 }),
+    }
+}
+
+fn package() -> InstalledPackage {
+    InstalledPackage {
+        name: "ledge-slim".parse().unwrap(),
+        version: "1.2.3-1".into(),
+        format: PackageFormat::Deb,
+        architecture: "amd64".into(),
     }
 }
 
@@ -73,21 +100,32 @@ fn the_document_has_its_shape() {
         "group": "hall",
         "fleet": null,
         "ledge_version": "1.2.3",
+        "package": {"name": "ledge-slim", "version": "1.2.3-1", "format": "deb", "architecture": "amd64"},
+        "os": "Debian GNU/Linux 12 (bookworm)",
+        "hardware": {
+            "model": "Dell Inc. OptiPlex 3060",
+            "cpu": "Intel(R) Core(TM) i5-8500",
+            "architecture": std::env::consts::ARCH,
+        },
+        "certificate": {"from": "2025-12-01T00:00:00Z", "until": "2026-03-01T00:00:00Z"},
         "started": "2026-01-01T00:00:00Z",
         "at": "2026-01-01T00:01:00Z",
         "health": "degraded",
         "models": [
-            {"name": "a", "versions": [
+            {"name": "a", "origin": "updates", "versions": [
                 {"version": 1, "state": "READY", "runtime": "onnxruntime", "digest": digest},
                 {"version": 2, "state": "LOADING"},
             ]},
-            {"name": "b", "versions": [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"}]},
+            {"name": "b", "origin": "own", "versions": [{"version": 1, "state": "UNAVAILABLE", "reason": "unloaded"}]},
             {"name": "c", "versions": [{"version": null, "state": "UNAVAILABLE", "reason": "no versions"}]},
-            {"name": "d", "versions": [{"version": 7, "state": "READY", "runtime": "onnxruntime", "digest": digest}]},
+            {"name": "d", "origin": "added", "versions": [
+                {"version": 7, "state": "READY", "runtime": "onnxruntime", "digest": digest},
+            ]},
         ],
         "versions_left_out": 0,
         "load": {
             "machine": {"cores": 3, "cpu_ratio": 0.375, "memory_total_bytes": 4000, "memory_available_bytes": 1000},
+            "disk": {"total_bytes": 9000, "available_bytes": 2000},
             "process": {"cpu_seconds": 1.5, "memory_bytes": 500, "threads": 9},
         },
         "requests": {"ok": 11, "failed": 4, "refused": 2},
@@ -114,6 +152,10 @@ fn keys_keep_their_order() {
         "group",
         "fleet",
         "ledge_version",
+        "package",
+        "os",
+        "hardware",
+        "certificate",
         "started",
         "at",
         "health",
@@ -144,10 +186,16 @@ fn a_model_that_was_unloaded_on_request_is_no_fault() {
 
 #[test]
 fn what_the_system_does_not_tell_is_null() {
-    let snapshot = DeviceSnapshot { machine: MachineUsage::default(), memory: None, service: None, ..snapshot() };
-    let load = &read(&snapshot)["load"];
+    let (machine, inventory) = (MachineUsage::default(), InventorySnapshot::default());
+    let snapshot = DeviceSnapshot { machine, inventory, memory: None, service: None, ..snapshot() };
+    let document = read(&snapshot);
+    for key in ["package", "os", "certificate"] {
+        assert_eq!(document[key], Value::Null, "{key}");
+    }
+    assert_eq!(document["hardware"], json!({"model": null, "cpu": null, "architecture": std::env::consts::ARCH}));
+    let load = &document["load"];
     let machine = json!({"cores": 0, "cpu_ratio": null, "memory_total_bytes": null, "memory_available_bytes": null});
-    assert_eq!(*load, json!({"machine": machine, "process": null}));
+    assert_eq!(*load, json!({"machine": machine, "disk": null, "process": null}));
 }
 
 #[test]
@@ -171,7 +219,23 @@ fn a_document_fits_the_brokers_that_take_least() {
         updates.check.waiting.insert(subject.clone(), waiting);
         updates.subjects.insert(subject, state.clone());
     }
-    let snapshot = DeviceSnapshot { index: (0..1000).map(row).collect(), updates: Some(updates), ..snapshot() };
+    let origins = (0..1000).map(|n| (name(n).parse().unwrap(), ModelOrigin::Updates)).collect();
+    let long_name = Some(reason.clone());
+    let package = InstalledPackage {
+        version: reason.clone(),
+        architecture: reason.clone(),
+        name: name(1).parse().unwrap(),
+        ..package()
+    };
+    let inventory = InventorySnapshot {
+        package: Some(package),
+        os: long_name.clone(),
+        model: long_name.clone(),
+        cpu: long_name,
+        ..inventory()
+    };
+    let index = (0..1000).map(row).collect();
+    let snapshot = DeviceSnapshot { index, origins, inventory, updates: Some(updates), ..snapshot() };
     let (error, alarm) = (Some(reason.clone()), Some(reason.clone()));
     let status = AuditStatus { origin: name(1), verifier_key: name(2), error, alarm, ..audit() };
     let snapshot =
@@ -203,4 +267,23 @@ fn a_long_reason_is_cut_between_characters() {
     assert_eq!(excerpt("no\nsuch file", MAX_REASON_BYTES), "no such file");
     let cut = excerpt(&"é".repeat(1000).replacen('é', "x", 1), MAX_REASON_BYTES);
     assert!(cut.ends_with("é…") && cut.len() <= MAX_REASON_BYTES + '…'.len_utf8(), "{}", cut.len());
+}
+
+#[test]
+fn the_package_is_known_to_the_program_that_it_brought_and_to_no_other() {
+    let root = tempfile::tempdir().unwrap();
+    let program = root.path().join("usr/bin/ledge");
+    let inventory = |program: &std::path::Path| {
+        BoxInventory::read(root.path(), program, root.path(), std::sync::Arc::new(|| None)).snapshot()
+    };
+    assert_eq!(inventory(&program).package, None, "a program in an image");
+    std::fs::create_dir_all(root.path().join("usr/share/ledge")).unwrap();
+    let text = serde_json::to_vec(&package()).unwrap();
+    durable::replace(&root.path().join("usr/share/ledge/package.json"), &text).unwrap();
+    assert_eq!(inventory(&program).package, Some(package()));
+    assert_eq!(inventory(&root.path().join("home/ledge")).package, None, "a program that was built here");
+    durable::replace(&root.path().join("usr/share/ledge/package.json"), b"{").unwrap();
+    let found = inventory(&program);
+    assert_eq!((found.package, found.certificate), (None, None));
+    assert!(found.disk.unwrap().total_bytes > 0);
 }

@@ -3,12 +3,17 @@
 use std::path::Path;
 
 use ledge_base::names::ModelName;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::artifact::{Artifact, ArtifactKind, FileName};
 
 /// The file in the folder of root's service that names the installed package.
 pub const PACKAGE_FILE: &str = "package.json";
+
+/// The file in which a package names itself, and the program that it brings.
+const OWN_FILE: &str = "usr/share/ledge/package.json";
+const OWN_PROGRAM: &str = "usr/bin/ledge";
 
 /// The package that this Ledge was installed from. Root's service asks the package manager, and writes it down for the
 /// daemon.
@@ -25,7 +30,7 @@ pub struct InstalledPackage {
 }
 
 /// The package manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PackageFormat {
     Deb,
@@ -43,6 +48,15 @@ impl InstalledPackage {
             )
         })?;
         serde_json::from_slice(&content).map_err(|error| format!("{} is damaged: {error}", file.display()))
+    }
+
+    /// The package that brought `program`, by the file in which it names itself; `None` for another program, and in an
+    /// image, which has no such file. `root` is `/`, except in tests.
+    pub fn of_program(root: &Path, program: &Path) -> Option<Self> {
+        if program != root.join(OWN_PROGRAM) {
+            return None;
+        }
+        serde_json::from_slice(&std::fs::read(root.join(OWN_FILE)).ok()?).ok()
     }
 
     /// The subject of rollouts that upgrade it.

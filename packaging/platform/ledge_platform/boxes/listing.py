@@ -55,6 +55,11 @@ def of_member(member, state, now):
         notes.append(f"its certificate ended {spoken(now - until)} ago; it renews by itself when it is back")
     elif until - now < (until - issued) * WORN_SHARE:
         notes.append(f"it has not renewed its certificate, which ends in {spoken(until - now)}")
+    again = [refusal.at for refusal in refusals(state, now)
+             if refusal.inbox == member.invitation and refusal.box == member.name and refusal.at >= member.joined]
+    if again:
+        notes.append(f"a request with its join file came again {spoken(now - moments.parse(again[0]))} ago and was refused: "
+                     "another box has the file, or this one was set up anew (`box forget`, then `box add`)")
     if member.note:
         notes.append(member.note)
     row.note, row.needs_a_look = "; ".join(notes) or None, bool(notes)

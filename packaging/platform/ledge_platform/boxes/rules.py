@@ -103,6 +103,8 @@ class Rules:
     def refuse_name(self, request, invitation):
         name = request.box
         known = self.state.members.get(self.state.folded.get(name.lower()))
+        if known and known.state == MEMBER and known.name in invitation.taken:
+            raise Failure(f"the join file {invitation.name} was used before: {known.name} joined by it on {known.joined}")
         if known:
             raise Failure(f"{known.name} is {'a member already' if known.state == MEMBER else 'revoked'}")
         if name in invitation.taken:

@@ -196,8 +196,15 @@ class State:
 
     def wanted_inboxes(self, now):
         """The inboxes that have a folder."""
-        invited = {inbox for inbox, invitation in self.invitations.items() if invitation.is_open(now)}
+        invited = {inbox for inbox, invitation in self.invitations.items()
+                   if invitation.is_open(now) or self.is_watched(invitation, now)}
         return invited.union(*(member.inboxes(now) for member in self.members.values() if member.state == MEMBER))
+
+    def is_watched(self, invitation, now):
+        """True for a join file that a member used, until the file's end: who comes with a copy of it is refused and
+        seen."""
+        used = any(name in self.members and self.members[name].state == MEMBER for name in invitation.taken)
+        return used and not invitation.is_expired(now)
 
     def invitations_of(self, name, now):
         """The open invitations by which a box of this name is expected."""

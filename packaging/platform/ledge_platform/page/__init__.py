@@ -2,7 +2,8 @@
 
 Whoever may look at the fleet opens `index.html`, from the disk or from any web server. Browsers load neither modules
 nor data from the disk, so the page is one classic script, made of modules (`script.py`), and its data are in `index.html`,
-as JSON that nothing runs. `fleet.json` has the same data, for a page that a server gave and that looks again.
+as JSON that nothing runs. `fleet.json` has the same data, for a page that a server gave and that looks again, and `inventory.csv` the inventory
+for spreadsheets.
 
 What boxes report is foreign: it is bounded and cleaned here (`clean.py`), its `<` cannot end the JSON, the script makes
 text nodes of it, and no file has the name of a box.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from .. import files, fleets, moments, watch
 from ..errors import Failure
-from . import boxes, logs, rollouts, script
+from . import boxes, inventory, logs, rollouts, script
 from .history import History
 from .members import Members
 
@@ -72,7 +73,8 @@ class Page:
             if known.error:
                 print(f"ledge-platform: {known.error}", file=sys.stderr)
             described = boxes.describe_all(devices, complaints, self.logs, known, states, now, self.late_s)
-            self.save(history, {
+            history.note_machines(described, now)
+            self.save(history, inventory.table(described), {
                 "form": FORM, "at": moments.text(now), "by": "watch" if watched else "hand",
                 "logs_known": self.logs.exists(), "rollouts": shown, "boxes": described})
         return len(described)
@@ -84,14 +86,14 @@ class Page:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def save(self, history, data):
+    def save(self, history, table, data):
         contents = {name: read(name) for name in COPIED}
         contents["fleet.js"] = script.bundle(read, "app.js").encode()
         # A page that is open sees that its script is another one now.
         data["script"] = hashlib.sha256(contents["fleet.js"] + contents["fleet.css"]).hexdigest()[:16]
         content = encode(data)
         before, after = read("index.html").split(b">" + DATA.encode() + b"</script>")
-        contents["history.json"] = encode(history.to_json())
+        contents["history.json"], contents[inventory.CSV] = encode(history.to_json()), table
         contents["fleet.json"] = content  # before index.html, which is taken for somebody else's where it stands alone
         contents["index.html"] = before + b">" + content + b"</script>" + after
         for name, content in contents.items():

@@ -3,7 +3,7 @@ from .. import moments
 from ..audit.findings import FAILED, STALE
 from ..boxes.store import MEMBER as JOINED
 from ..boxes.store import REVOKED
-from . import clean, standings
+from . import clean, inventory, standings
 
 LATE_S = 900
 GONE_S = 86_400
@@ -12,7 +12,7 @@ COPY_LATE_RECORDS = 10_000
 CLOCK_S = 300
 WARN, FAIL = "warn", "fail"
 # The kinds of faults.
-SEEN, RELEASE, AUDIT, HEALTH, MEMBER = "seen", "release", "audit", "health", "member"
+SEEN, RELEASE, AUDIT, HEALTH, ROOM, MEMBER = "seen", "release", "audit", "health", "room", "member"
 MOST_VERSIONS, MOST_SUBJECTS = 128, 24  # of a report, as boxes bound it
 
 
@@ -33,6 +33,8 @@ def describe(name, device, complaint, logs, members, fleets, now, late_s):
         found.append({"kind": kind, "level": level, "text": clean.line(text), **({"advice": advice} if advice else {})})
 
     look_at_membership(tell, row, device)
+    if row is not None and device is not None:
+        box["notes"] = moves(row, device)
     if device is None:
         if row is None:
             tell(SEEN, WARN, "it has never reported, and its log is verified here",
@@ -47,6 +49,7 @@ def describe(name, device, complaint, logs, members, fleets, now, late_s):
                ledge=clean.line(device.ledge_version), health=clean.line(device.health),
                at=clean.moment(device.at), rollouts=own, **report_of(device))
     look_at_report(tell, device, box, complaint, now, late_s)
+    look_at_inventory(tell, row, box, now)
     look_at_rollouts(tell, own)
     look_at_health(tell, box)
     look_at_log(tell, log, box["audit"], logs.exists(), now)
@@ -68,7 +71,8 @@ def report_of(device):
                  "free": clean.number(machine.get("memory_available_bytes")),
                  "ledge": clean.number(process.get("memory_bytes"))},
         "requests": {key: clean.number(requests.get(key)) for key in ("ok", "failed", "refused")},
-        "models": [{"name": clean.line(model.get("name")), "versions": [
+        "inventory": inventory.of(document),
+        "models": [{"name": clean.line(model.get("name")), "origin": inventory.origin(model), "versions": [
             {"version": clean.number(version.get("version")), "state": clean.line(version.get("state")),
              "runtime": clean.line(version.get("runtime")), "reason": clean.line(version.get("reason"))}
             for version in clean.rows(model.get("versions"), MOST_VERSIONS)]}
@@ -123,6 +127,32 @@ def look_at_report(tell, device, box, complaint, now, late_s):
     elif age > late_s:
         more = ", though it is connected" if device.online else ""
         tell(SEEN, level, f"its last report is {spoken(age)} old{more}", "`ledge doctor` on the box says why")
+
+
+def look_at_inventory(tell, row, box, now):
+    found = box["inventory"]
+    if found is None:
+        return
+    full = inventory.disk_finding(found["disk"])
+    if full:
+        tell(ROOM, FAIL if full[0] else WARN, full[1], "`ledge doctor` on the box lists its folders")
+    certificate = found["certificate"]
+    if row is None or row.state == JOINED:
+        worn = inventory.certificate_finding(certificate, row and row.until, now, spoken)
+        if worn:
+            tell(MEMBER, FAIL if worn[0] else WARN, worn[1], "`ledge doctor` on the box looks at `[membership]`")
+    if certificate and box["at"]:
+        behind = (moments.parse(certificate["from"]) - moments.parse(box["at"])).total_seconds()
+        if behind > CLOCK_S:
+            tell(SEEN, WARN, f"its clock is at least {spoken(behind)} behind: its last report is older than its certificate",
+                 "look at the time of the box")
+
+
+def moves(row, device):
+    """How its place differs from that of its join file."""
+    return [f"it reports {what} {clean.line(now)}, and was invited for {clean.line(then)}"
+            for what, now, then in (("fleet", device.fleet, row.fleet), ("group", device.group or "none", row.group))
+            if device.at and then and now != then]
 
 
 def look_at_rollouts(tell, own):

@@ -1,6 +1,7 @@
-"""The history of rollouts: their counts at each moment at which the page was written, for its plots.
+"""The history of rollouts: their counts at each moment at which the page was written, for its plots; and the machines of
+boxes, for a note on a box that has another one.
 
-One file in the folder of the page. Its loss costs the plots their past, and nothing else. A rollout has a sample a
+One file in the folder of the page. Its loss costs the plots and the notes their past, and nothing else. A rollout has a sample a
 minute at first, and fewer as it gets older, so that no rollout has more than some thousands.
 """
 import dataclasses
@@ -8,11 +9,13 @@ import json
 
 from .. import moments, watch
 from ..errors import Failure
+from . import inventory
 
 FORM = 1
 MOST_ENDED = 20
 SAMPLE_EVERY_S = 60
 SAMPLES_OF_AN_AGE = 1_000  # a rollout of a week has a sample each 10 minutes from then on
+MACHINE_NEW_S = 30 * 86_400  # for so long a box that has another machine has a note
 COLUMNS = ("meant", "under_way", "tried", "committed", "failed", "silent")
 
 
@@ -45,8 +48,9 @@ class Entry:
 class History:
     """All rollouts, those that are over included."""
 
-    def __init__(self, entries):
+    def __init__(self, entries, machines=None):
         self.entries = entries
+        self.machines = machines or {}  # by the box: [the machine in words, the one before, since when]
 
     @classmethod
     def read(cls, folder):
@@ -60,13 +64,31 @@ class History:
                 moments.parse(entry.start)
                 if any(len(sample) != len(COLUMNS) + 1 for sample in entry.samples):
                     return cls({})
-        except (OSError, ValueError, KeyError, TypeError, Failure):
+            machines = {name: [str(machine), before and str(before), since and moments.text(moments.parse(since))]
+                        for name, (machine, before, since) in found.get("machines", {}).items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, Failure):
             return cls({})
-        return cls({(entry.fleet, entry.rollout): entry for entry in entries})
+        return cls({(entry.fleet, entry.rollout): entry for entry in entries}, machines)
 
     def to_json(self):
         return {"form": FORM, "columns": ["at", *COLUMNS],
-                "rollouts": [dataclasses.asdict(entry) for entry in self.entries.values()]}
+                "rollouts": [dataclasses.asdict(entry) for entry in self.entries.values()], "machines": self.machines}
+
+    def note_machines(self, described, now):
+        """Gives boxes that have another machine than before a note. Boxes that are gone are forgotten."""
+        known, self.machines = self.machines, {}
+        for box in described:
+            machine, kept = inventory.machine(box), known.get(box["device"])
+            if machine and kept and machine != kept[0]:
+                kept = [machine, kept[0], moments.text(now)]
+            if machine and not kept:
+                kept = [machine, None, None]
+            if kept is None:
+                continue
+            self.machines[box["device"]] = kept
+            _, before, since = kept
+            if since and moments.after(moments.parse(since), MACHINE_NEW_S) > now:
+                box.setdefault("notes", []).append(f"since {since[:10]} it has another machine; before it was {before}")
 
     def entry(self, fleet, rollout, watched):
         """That of a rollout that a manifest has. It is judged by the limits of its watcher, as far as one was there."""

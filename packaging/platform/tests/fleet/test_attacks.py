@@ -111,10 +111,14 @@ class Attacks(Boxes):
         first.start()
         self.answered(first)
         second.start()
-        second.says("does not take the request")
-        self.assertIn("which was used up", second.log)
-        self.assertIn("used up", second.doctor())
+        until(self.requests, "the second box does not ask", second.daemon, second.log_file)
+        self.box("answer")
+        used = "the join file shop-7 was used before: shop-7 joined by it on"
+        second.says(f"refused this box: {used}")
+        self.assertIn(used, second.doctor())
         self.assertIsNone(second.certificate())
+        self.assertIn("a request with its join file came again", self.box_list())
+        self.assertIn(used, self.box_list())
 
     def test_a_file_that_two_boxes_use_at_the_same_time(self):
         file = self.invited("shop-7")
@@ -126,13 +130,13 @@ class Attacks(Boxes):
         self.box("answer")
         until(lambda: any(box.certificate() for box in boxes), "no box is a member", log=boxes[0].log_file)
         first, second = sorted(boxes, key=lambda box: box.certificate() is None)
-        second.says("refused this box: shop-7 is a member already")
+        second.says("refused this box: the join file shop-7 was used before")
         self.assertIsNone(second.certificate())
-        self.assertIn("refused shop-7: shop-7 is a member already", second.doctor())
+        self.assertIn("refused shop-7: the join file shop-7 was used before", second.doctor())
         self.assertIn("shop-7 is a member of example", first.doctor())
         listed = self.box_list()
         self.assertIn("refused in the last", listed)
-        self.assertIn("shop-7 is a member already", listed)
+        self.assertIn("the join file shop-7 was used before", listed)
         self.assertIn("member", self.row("shop-7"))
 
     def test_a_box_that_contradicts_the_file(self):

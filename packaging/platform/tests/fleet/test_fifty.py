@@ -349,6 +349,10 @@ exit 4
         self.run_unit("page")
         shown = json.loads((self.layout.fleet_page / "fleet.json").read_text())
         self.assertNotIn(LOST, [box["device"] for box in shown["boxes"]])
+        # The inventory is that of real reports: the certificate in use is the one that the platform issued.
+        known = {box["device"]: box for box in shown["boxes"] if box["device"] != STOLEN}
+        self.assertEqual({name for name, box in known.items()
+                          if box["inventory"]["certificate"]["until"] != box["membership"]["until"]}, set())
         # The others go on.
         self.assertEqual(self.ask("/metadata/timestamp.json", self.identity("shop-01"))[0], 200)
         deadline = time.monotonic() + 120

@@ -1,8 +1,9 @@
 // The fleet page: its data, one view at a time by the fragment of the address, and how old it is.
 
 import { byId, h, withCommands } from './dom.js';
-import { address, build as buildBoxes, show as showBoxes, update as updateBoxes } from './boxes.js';
+import { boxes } from './boxes.js';
 import { build as buildBox, show as showBox, update as updateBox } from './box.js';
+import { inventory } from './inventory.js';
 import { build as buildRollouts, update as updateRollouts } from './rollouts.js';
 import { day, span } from './words.js';
 
@@ -13,14 +14,21 @@ const STALE_S = 600;
 let data = JSON.parse(byId('data').textContent);
 let trouble = '';
 
+const TABLES = { boxes, inventory };
+// The table that was shown last: a box leads back to it.
+let table = 'boxes';
+
 function view() {
   const [name, rest] = location.hash.slice(1).split(/[/?](.*)/s);
-  const known = name === 'box' && rest ? 'box' : name === 'rollouts' ? 'rollouts' : 'boxes';
-  if (known === 'boxes') showBoxes(rest ?? '');
-  if (known === 'box') showBox(decoded(rest), address());
-  for (const one of ['boxes', 'box', 'rollouts']) byId(`view-${one}`).hidden = one !== known;
-  for (const one of ['boxes', 'rollouts']) {
-    if (one === known || (one === 'boxes' && known === 'box')) byId(`to-${one}`).setAttribute('aria-current', one === known ? 'page' : 'true');
+  const known = name === 'box' && rest ? 'box' : name === 'rollouts' || Object.hasOwn(TABLES, name) ? name : 'boxes';
+  if (Object.hasOwn(TABLES, known)) {
+    table = known;
+    TABLES[known].show(rest ?? '');
+  }
+  if (known === 'box') showBox(decoded(rest), TABLES[table].address(), table === 'inventory' ? 'Inventory' : 'All boxes');
+  for (const one of ['boxes', 'inventory', 'box', 'rollouts']) byId(`view-${one}`).hidden = one !== known;
+  for (const one of ['boxes', 'inventory', 'rollouts']) {
+    if (one === known || (one === table && known === 'box')) byId(`to-${one}`).setAttribute('aria-current', one === known ? 'page' : 'true');
     else byId(`to-${one}`).removeAttribute('aria-current');
   }
   return known;
@@ -52,7 +60,8 @@ function age() {
 
 function take(next) {
   data = next;
-  updateBoxes(data);
+  boxes.update(data);
+  inventory.update(data);
   updateBox(data);
   updateRollouts(data);
   age();
@@ -84,7 +93,8 @@ window.addEventListener('hashchange', () => {
 });
 
 // No element has the name of a fragment: the browser would scroll to it.
-buildBoxes(byId('view-boxes'));
+boxes.build(byId('view-boxes'));
+inventory.build(byId('view-inventory'));
 buildBox(byId('view-box'));
 buildRollouts(byId('view-rollouts'));
 take(data);

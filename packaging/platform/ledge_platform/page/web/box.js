@@ -2,7 +2,7 @@
 
 import { bytes, h, number, withCommands } from './dom.js';
 import { cell, figure, list, row, scrolled, title } from './table.js';
-import { STATES, ago, badge, findings, moment, named, pairs, percent, short, standing, whole } from './words.js';
+import { STATES, ago, badge, findings, moment, named, own, packageText, pairs, percent, short, standing, whole } from './words.js';
 
 const content = h('div');
 const name = h('h1', { id: 'box-title', tabindex: '-1' });
@@ -19,10 +19,11 @@ export function update(next) {
   draw();
 }
 
-/** The box of that name; `way` leads back to the table as it was. */
-export function show(device, way) {
+/** The box of that name; `way` leads back to the table `place` as it was. */
+export function show(device, way, place) {
   shown = device;
   back.setAttribute('href', way);
+  back.textContent = place;
   draw();
 }
 
@@ -34,7 +35,7 @@ function draw() {
     content.replaceChildren(h('p', { class: 'empty' }, 'No box of this name is known. It may have been removed from the broker.'));
     return;
   }
-  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), log(box), membership(box)].filter(Boolean));
+  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), machine(box), log(box), membership(box)].filter(Boolean));
 }
 
 function wrong({ findings: list }) {
@@ -56,6 +57,7 @@ function head(box) {
     ['Fleet', named(box.fleet)],
     ['Group', box.group && named(box.group)],
     ['Ledge', box.ledge],
+    ['Note', box.notes?.length > 0 && named(box.notes.join('; '))],
     ['Started', box.started && ago(box.started, data.at)],
     ['Processor', load.cpu !== null && load.cores ? `${percent(load.cpu)} of ${load.cores} cores` : null],
     ['Memory', isFree ? `${bytes(load.memory - load.free)} of ${bytes(load.memory)}` : null],
@@ -90,6 +92,23 @@ function models(box) {
       cell('Reason', one.reason && one.reason !== 'unloaded' ? named(one.reason) : '–'))), { figures: ['Version'] })),
     box.left_out > 0 && h('p', { class: 'note' }, `${number(box.left_out)} more versions do not fit into a report.`),
     others.length > 0 && pairs(others.map((one) => [named(short(one.subject)), `version ${one.version ?? 'of the owner'}`])));
+}
+
+function machine(box) {
+  const { inventory: found, load = {} } = box;
+  if (!found) return null;
+  const models = own(box);
+  return panel('Inventory', pairs([
+    ['Hardware', found.model && named(found.model)],
+    ['Processor', found.cpu && named(found.cpu)],
+    ['Architecture', found.architecture && named(found.architecture)],
+    ['System', found.os && named(found.os)],
+    ['Package', found.package ? named(`${packageText(found.package)}${found.package.format ? `, ${found.package.format}` : ''}`) : 'none'],
+    ['Models of the owner', models.length ? named(models.join(', ')) : 'none'],
+    ['Memory', load.memory && bytes(load.memory)],
+    ['Disk of the state folder', found.disk && `${bytes(found.disk.free)} of ${bytes(found.disk.total)} are free`],
+    ['Certificate in use until', found.certificate && moment(found.certificate.until)],
+  ]));
 }
 
 function membership({ membership: found }) {

@@ -70,6 +70,26 @@ export function short(subject) {
   return subject.replace(/^models\//, '').replace(/^configurations\//, 'settings ').replace(/^runtimes\//, 'runtime ');
 }
 
+/** A quiet line below a text of a cell. */
+export function below(text) {
+  return text ? h('span', { class: 'below' }, text) : null;
+}
+
+/** The group and the fleet of a box. */
+export function placeOf(box) {
+  return [box.group, box.fleet === 'default' ? null : box.fleet].filter(Boolean).join(', ');
+}
+
+/** The models that the owner of a box brought. */
+export function own(box) {
+  return (box.models ?? []).filter((model) => model.origin === 'own' || model.origin === 'added').map((model) => model.name ?? '?');
+}
+
+/** The name and the version of a package. */
+export function packageText(found) {
+  return found ? `${found.name} ${found.version}` : null;
+}
+
 export function percent(share) {
   return `${Number((100 * share).toFixed(1))} %`;
 }
