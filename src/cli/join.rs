@@ -22,9 +22,10 @@ use ledge_updates::configuration;
 use ledge_updates::trust::TrustedMetadata;
 use zeroize::Zeroizing;
 
+use super::config::ClientNetwork;
 use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
-use crate::config::Config;
+use crate::config::{Config, LoadedConfig};
 
 /// The drop-in that opens the unit of the service to the platform.
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
@@ -48,6 +49,10 @@ pub struct JoinArgs {
     /// The SHA-256 fingerprint that the platform shows. Without it, you are asked to compare.
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<String>,
+    /// A network from which the platform's Prometheus connects, such as 192.168.1.0/24; any is every address. Can be
+    /// repeated. Without it, and where the platform has an address and no name, only the platform itself can connect.
+    #[arg(long, value_name = "NETWORK")]
+    pub clients: Vec<ClientNetwork>,
     /// Leave the platform that this box is a member of.
     #[arg(long)]
     pub replace: bool,
@@ -77,9 +82,12 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     let prepared =
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
-    let checked = check(globals, prepared.folder(), &file.invitation, &device);
-    let joined = match checked {
-        Ok(joined) => joined,
+    let checked = check(globals, prepared.folder(), &file.invitation, &device).and_then(|joined| {
+        let openings = unit.is_some().then(|| openings(&joined.config, &file.invitation, &args.clients)).transpose()?;
+        Ok((joined, openings.unwrap_or_default()))
+    });
+    let (LoadedConfig { config: joined, metrics, .. }, openings) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             prepared.discard()?;
             return Err(error);
@@ -87,8 +95,14 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     };
     prepared.commit()?;
     writeln!(out, "the settings are in {}", config.membership.path.display())?;
+    if let Some((metrics, problem)) = metrics.and_then(|metrics| Some((metrics.clone(), metrics.problem()?))) {
+        writeln!(out, "{problem}: {}", metrics.remedy())?;
+    }
     match unit {
-        Some(unit) => unit.apply(&joined, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?,
+        Some(unit) => {
+            let upgrades = file.invitation.packages.then_some(file.invitation.root.as_str());
+            unit.apply(&joined, openings, upgrades, out)?;
+        }
         None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
     }
     if args.wait == 0 {
@@ -109,7 +123,8 @@ fn name(invitation: &Invitation, given: Option<&DeviceName>) -> anyhow::Result<D
 }
 
 fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Result<()> {
-    let Invitation { platform, updates, broker, audit, fleet, settings, expires, packages, .. } = &file.invitation;
+    let Invitation { platform, updates, broker, audit, fleet, settings, expires, packages, metrics, .. } =
+        &file.invitation;
     let line = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let fleet = fleet.as_ref().map(ToString::to_string);
     writeln!(out, "platform     {platform}")?;
@@ -120,6 +135,16 @@ fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Resul
     writeln!(out, "audit log    {}", line(audit))?;
     writeln!(out, "fleet        {}", fleet.unwrap_or_else(|| "default".to_owned()))?;
     writeln!(out, "settings     {}", if settings.is_some() { "yes" } else { "none" })?;
+    match metrics {
+        Some(at) => {
+            let port = at.port;
+            writeln!(
+                out,
+                "metrics      port {port}, to the platform's Prometheus; other callers need a credential there"
+            )?;
+        }
+        None => writeln!(out, "metrics      none")?,
+    }
     writeln!(out, "upgrades     {}", if *packages { "the platform upgrades Ledge itself" } else { "none" })?;
     writeln!(out, "good until   {expires}")?;
     Ok(())
@@ -149,10 +174,16 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// The configuration with the new membership, in which nothing of this box contradicts it.
-fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &DeviceName) -> anyhow::Result<Config> {
+fn check(
+    globals: &GlobalArgs,
+    folder: &Path,
+    invitation: &Invitation,
+    device: &DeviceName,
+) -> anyhow::Result<LoadedConfig> {
     let mut sources = globals.sources();
     sources.set.push(format!("membership.path={}", toml::Value::from(folder.display().to_string())));
-    let config = sources.load().map_err(BadConfiguration)?.config;
+    let loaded = sources.load().map_err(BadConfiguration)?;
+    let config = &loaded.config;
     let own = |key: &str, is_same: bool| {
         ensure!(is_same, "{key} is set on this box to something else than in the join file: remove that setting first");
         Ok(())
@@ -160,9 +191,9 @@ fn check(globals: &GlobalArgs, folder: &Path, invitation: &Invitation, device: &
     own("device.id", config.device.id.as_ref() == Some(device))?;
     if let Some(updates) = &invitation.updates {
         let ordered: RepositoryAddress = updates.parse().context("the join file names no repository of updates")?;
-        own("updates.repository", config.updates.repository == Some(ordered))?;
+        own("updates.repository", config.updates.repository.as_ref() == Some(&ordered))?;
     }
-    Ok(config)
+    Ok(loaded)
 }
 
 /// The service of an installed package.
@@ -186,10 +217,9 @@ impl ServiceUnit {
         })
     }
 
-    /// Opens the unit to the platform, and starts the service again. With root metadata in `upgrades`, root's service takes
-    /// packages of that platform.
-    fn apply(&self, config: &Config, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
-        let mut text = openings(config)?;
+    /// Opens the unit to the platform by the drop-in `text`, and starts the service again. With root metadata in `upgrades`,
+    /// root's service takes packages of that platform.
+    fn apply(&self, config: &Config, mut text: String, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
         if config.membership.key_file.is_some() {
             let _ = writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{}", self.credential);
         } else {
@@ -226,8 +256,9 @@ impl ServiceUnit {
 }
 
 /// The openings of the unit. A name may get another address while nobody looks after the box, which would then be cut off from
-/// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides.
-fn openings(config: &Config) -> anyhow::Result<String> {
+/// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides. Without names,
+/// `clients` are the networks from which others connect, by default the platform alone.
+fn openings(config: &Config, invitation: &Invitation, clients: &[ClientNetwork]) -> anyhow::Result<String> {
     let is_name = |at: &HostPort| matches!(at.host, Host::Name(_)) && !at.host.is_loopback();
     if config.egress.allow.iter().any(|entry| is_name(&entry.host)) {
         return Ok("# Written by `ledge join`: [[egress.allow]] has names, whose addresses may change.\n\
@@ -235,7 +266,14 @@ fn openings(config: &Config) -> anyhow::Result<String> {
             .to_owned());
     }
     let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
-    config::drop_in(config, &[], &resolver)
+    if clients.is_empty()
+        && invitation.metrics.is_some()
+        && !config::open_listeners(config).is_empty()
+        && let Host::Ip(platform) = &invitation.join.at.host
+    {
+        return config::drop_in(config, &[ClientNetwork::from(*platform)], &resolver);
+    }
+    config::drop_in(config, clients, &resolver)
 }
 
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.

@@ -4,6 +4,8 @@
 //! Each source is checked by itself, so that its mistakes carry its name. Then the values of its sections replace those
 //! of the sources before, key by key. The sections of a source with a wrong value are left out.
 
+mod platform_metrics;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
@@ -18,6 +20,8 @@ use ledge_membership::folder::SETTINGS_FILE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 
+use self::platform_metrics::MetricsListener;
+pub use self::platform_metrics::PlatformMetrics;
 use super::bindings::{self, BindingFindings};
 use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
 
@@ -68,6 +72,8 @@ pub struct LoadedConfig {
     positions: ValueOrigins,
     /// The mistakes for which the signed settings of this box are ignored; empty when they are in effect.
     pub rejected_signed: Vec<ConfigMistake>,
+    /// The listener for the Prometheus of the platform; `None` on a box without one.
+    pub metrics: Option<PlatformMetrics>,
 }
 
 /// The place where a value was set.
@@ -225,7 +231,7 @@ impl ConfigSources {
             ));
         }
 
-        let destinations = membership.map(|file| read_membership(file, &mut merged)).unwrap_or_default();
+        let needs = membership.map(|file| read_membership(file, &mut merged)).unwrap_or_default();
         for file in signed {
             read_signed(file, &mut merged);
         }
@@ -234,8 +240,9 @@ impl ConfigSources {
         for text in &self.set {
             read_set(text, &mut merged);
         }
-        merged.add_destinations(destinations);
-        merged.finish(&root)
+        merged.add_destinations(needs.destinations);
+        let metrics = needs.metrics.map(|listener| listener.add_to(&mut merged.table, &mut merged.positions));
+        merged.finish(&root, metrics)
     }
 
     fn layout(&self) -> (PathBuf, Config) {
@@ -278,19 +285,28 @@ impl ConfigSources {
     }
 }
 
-/// Reads the settings of a membership, and returns the destinations that they allow.
-fn read_membership(path: &Path, merged: &mut MergedSources) -> Vec<toml::Value> {
+/// The settings of a membership that are added after all other sources.
+#[derive(Default)]
+struct MembershipNeeds {
+    /// Entries of `[[egress.allow]]`.
+    destinations: Vec<toml::Value>,
+    metrics: Option<MetricsListener>,
+}
+
+/// Reads the settings of a membership, and returns those that are added after all other sources.
+fn read_membership(path: &Path, merged: &mut MergedSources) -> MembershipNeeds {
     let source = path.display().to_string();
     match read_text(path) {
         Ok(text) => {
-            let checked = toml_check::check::<Config>(&source, &text);
+            let mut checked = toml_check::check::<Config>(&source, &text);
             let allowed = checked.table.get("egress").and_then(|egress| egress.get("allow")?.as_array()).cloned();
+            let metrics = MetricsListener::take(&source, &mut checked);
             merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
-            allowed.unwrap_or_default()
+            MembershipNeeds { destinations: allowed.unwrap_or_default(), metrics }
         }
         Err(error) => {
             merged.add_unreadable(source, &error);
-            Vec::new()
+            MembershipNeeds::default()
         }
     }
 }
@@ -442,7 +458,7 @@ impl MergedSources {
         self.mistakes.push(ConfigMistake::new(source, "", format!("cannot be read: {error}")));
     }
 
-    fn finish(self, root: &Path) -> SourcesReading {
+    fn finish(self, root: &Path, metrics: Option<PlatformMetrics>) -> SourcesReading {
         let Self { table, positions, mut mistakes, unread, is_whole } = self;
         let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
         // Unknown keys of the sources are in it again.
@@ -453,7 +469,7 @@ impl MergedSources {
         let loaded = whole.value.filter(|_| is_whole).map(|mut config| {
             config.resolve(root);
             mistakes.extend(config.problems(&unread).iter().map(|problem| located(&positions, problem)));
-            LoadedConfig { config, positions, rejected_signed: Vec::new() }
+            LoadedConfig { config, positions, rejected_signed: Vec::new(), metrics }
         });
         SourcesReading { loaded, mistakes, unread }
     }
