@@ -83,7 +83,10 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
     let checked = check(globals, prepared.folder(), &file.invitation, &device).and_then(|joined| {
-        let openings = unit.is_some().then(|| openings(&joined.config, &file.invitation, &args.clients)).transpose()?;
+        let openings = unit
+            .is_some()
+            .then(|| openings(&joined.config, scraper_host(&file.invitation), &args.clients))
+            .transpose()?;
         Ok((joined, openings.unwrap_or_default()))
     });
     let (LoadedConfig { config: joined, metrics, .. }, openings) = match checked {
@@ -257,8 +260,8 @@ impl ServiceUnit {
 
 /// The openings of the unit. A name may get another address while nobody looks after the box, which would then be cut off from
 /// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides. Without names,
-/// `clients` are the networks from which others connect, by default the platform alone.
-fn openings(config: &Config, invitation: &Invitation, clients: &[ClientNetwork]) -> anyhow::Result<String> {
+/// `clients` are the networks from which others connect, by default the host of the `scraper` alone.
+fn openings(config: &Config, scraper: Option<&Host>, clients: &[ClientNetwork]) -> anyhow::Result<String> {
     let is_name = |at: &HostPort| matches!(at.host, Host::Name(_)) && !at.host.is_loopback();
     if config.egress.allow.iter().any(|entry| is_name(&entry.host)) {
         return Ok("# Written by `ledge join`: [[egress.allow]] has names, whose addresses may change.\n\
@@ -266,14 +269,17 @@ fn openings(config: &Config, invitation: &Invitation, clients: &[ClientNetwork])
             .to_owned());
     }
     let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
-    if clients.is_empty()
-        && invitation.metrics.is_some()
-        && !config::open_listeners(config).is_empty()
-        && let Host::Ip(platform) = &invitation.join.at.host
-    {
-        return config::drop_in(config, &[ClientNetwork::from(*platform)], &resolver);
+    match scraper {
+        Some(Host::Ip(platform)) if clients.is_empty() && !config::open_listeners(config).is_empty() => {
+            config::drop_in(config, &[ClientNetwork::from(*platform)], &resolver)
+        }
+        _ => config::drop_in(config, clients, &resolver),
     }
-    config::drop_in(config, clients, &resolver)
+}
+
+/// The host of the platform, where its Prometheus reads the metrics of this box.
+fn scraper_host(invitation: &Invitation) -> Option<&Host> {
+    invitation.metrics.as_ref().map(|_| &invitation.join.at.host)
 }
 
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
@@ -318,5 +324,33 @@ fn wait(config: &Config, longest: Duration, out: &mut Output) -> anyhow::Result<
             }
             Some(Standing::Joining { .. }) => std::thread::sleep(POLL_INTERVAL),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::toml_check;
+
+    #[test]
+    fn the_port_for_metrics_is_open_to_the_platform_or_to_the_given_networks() {
+        let config = |host: &str| -> Config {
+            let text = format!(
+                "[http]\nlisten = ['https://0.0.0.0:9443']\n[[egress.allow]]\nhost = '{host}:443'\nregion = 'eu'"
+            );
+            toml_check::parse("f", &text).unwrap()
+        };
+        let (by_address, by_name) = (config("192.0.2.4"), config("platform.example"));
+        let host = |text: &str| text.parse::<HostPort>().unwrap().host;
+        let platform = host("192.0.2.4:443");
+        let networks: Vec<ClientNetwork> = vec!["192.0.2.128/25".parse().unwrap()];
+
+        let opened = openings(&by_address, Some(&platform), &[]).unwrap();
+        assert!(opened.contains("# Clients of https://0.0.0.0:9443\nIPAddressAllow=192.0.2.4\n"), "{opened}");
+        let opened = openings(&by_address, Some(&platform), &networks).unwrap();
+        assert!(opened.contains("# Clients of https://0.0.0.0:9443\nIPAddressAllow=192.0.2.128/25\n"), "{opened}");
+        assert!(openings(&by_name, Some(&host("platform.example:443")), &[]).unwrap().contains("IPAddressAllow=any"));
+        let refused = openings(&by_address, None, &[]).unwrap_err().to_string();
+        assert!(refused.contains("--clients"), "{refused}");
     }
 }
