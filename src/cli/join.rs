@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use ledge_base::toml_check::BadConfiguration;
 use ledge_base::{clock, durable};
 use ledge_egress::{CertificateFingerprint, Host, HostPort, ip_filter};
 use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
+use ledge_listener::address::ListenAddress;
 use ledge_membership::folder::{Membership, MembershipFolder, Standing};
 use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
 use ledge_membership::join_file::{Invitation, JoinFile};
@@ -25,7 +27,7 @@ use zeroize::Zeroizing;
 use super::config::ClientNetwork;
 use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
-use crate::config::{Config, LoadedConfig};
+use crate::config::{Config, LoadedConfig, PlatformMetrics};
 
 /// The drop-in that opens the unit of the service to the platform.
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
@@ -83,6 +85,7 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
     let checked = check(globals, prepared.folder(), &file.invitation, &device).and_then(|joined| {
+        check_port(&config, &joined)?;
         let openings = unit
             .is_some()
             .then(|| openings(&joined.config, scraper_host(&file.invitation), &args.clients))
@@ -197,6 +200,18 @@ fn check(
         own("updates.repository", config.updates.repository.as_ref() == Some(&ordered))?;
     }
     Ok(loaded)
+}
+
+/// Refuses a port for metrics that another program has: the service could not start with it.
+fn check_port(before: &Config, LoadedConfig { config, metrics, .. }: &LoadedConfig) -> anyhow::Result<()> {
+    let Some(PlatformMetrics::Served { address }) = metrics else { return Ok(()) };
+    let is_new = config.http.listen.contains(address) && !before.http.listen.contains(address);
+    if let (true, ListenAddress::Tls(at)) = (is_new, address) {
+        TcpListener::bind(at).with_context(|| {
+            format!("{address}, where the platform's Prometheus reads metrics, cannot be opened: ask the platform for a join file with another port")
+        })?;
+    }
+    Ok(())
 }
 
 /// The service of an installed package.

@@ -105,13 +105,17 @@ impl MetricsListener {
         if let Some(tls) = http.get_mut("tls").and_then(Value::as_table_mut) {
             tls.extend(self.tls);
         }
-        let listen = http.get_mut("listen").and_then(Value::as_array_mut);
-        let is_listed = listen.is_some_and(|listen| {
-            if own_listen.is_none() {
-                listen.push(address.to_string().into());
-            }
-            listen.iter().filter_map(|known| known.as_str()?.parse().ok()).any(|known| serves(&known, &address))
-        });
+        if let (None, Some(Value::Array(listen))) = (&own_listen, http.get_mut("listen")) {
+            listen.push(address.to_string().into());
+        }
+        // The owner may write a single address without brackets.
+        let listed = match http.get("listen") {
+            Some(Value::Array(listed)) => listed.as_slice(),
+            Some(single) => std::slice::from_ref(single),
+            None => &[],
+        };
+        let mut known = listed.iter().filter_map(|known| known.as_str()?.parse().ok());
+        let is_listed = known.any(|known| serves(&known, &address));
         let access = table.get_mut("access").and_then(Value::as_table_mut);
         let certificates = access.and_then(|access| access.get_mut("certificates")?.as_array_mut());
         let mut index = None;

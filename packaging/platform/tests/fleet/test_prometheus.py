@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import signal
+import socket
 import ssl
 import subprocess
 import unittest
@@ -187,6 +188,19 @@ class OneJob(Boxes):
         self.box("add", "shop-9", "--metrics", "127.0.1.9", "--out", out)
         said = box.join(out / "shop-9.join", self.fingerprint, "--replace")
         self.assertIn("the platform's Prometheus cannot read the metrics of this box: http.tls.self_signed is set in", said)
+
+    def test_a_port_that_another_program_has_is_refused_before_the_box_joins(self):
+        with socket.create_server(("0.0.0.0", 0)) as other:
+            port, out = other.getsockname()[1], self.folder / "join files"
+            self.box("add", "shop-9", "--metrics", f"127.0.1.9:{port}", "--out", out)
+            box = self.new_box("shop-9")
+            (box.root / "ledge.toml").write_text("")
+            before = box.tree()
+            said = box.join(out / "shop-9.join", self.fingerprint, ends=1)
+            self.assertIn(f"https://0.0.0.0:{port}, where the platform's Prometheus reads metrics, cannot be opened", said)
+            self.assertEqual(box.tree(), before)
+        box.join(out / "shop-9.join", self.fingerprint)
+        self.assertIn("serves metrics to the platform's Prometheus", box.doctor())
 
 
 if __name__ == "__main__":
