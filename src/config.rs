@@ -47,7 +47,7 @@ use ledge_updates::config::UpdatesConfig;
 use ledge_updates::upgrade::config::UpgradesConfig;
 use serde::{Deserialize, Serialize};
 
-pub use sources::{ConfigCheckResult, ConfigSources, LoadedConfig, ValueOrigin};
+pub use sources::{ConfigCheckResult, ConfigSources, LoadedConfig, PlatformMetrics, ValueOrigin};
 
 /// The configuration file of an installed package.
 pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";

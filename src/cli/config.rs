@@ -88,6 +88,12 @@ impl FromStr for ClientNetwork {
     }
 }
 
+impl From<IpAddr> for ClientNetwork {
+    fn from(address: IpAddr) -> Self {
+        Self(address.to_string())
+    }
+}
+
 impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -35,6 +35,9 @@ pub struct DoctorArgs {
     pub formats: bool,
 }
 
+/// The name of the findings of `ledge-membership`.
+const MEMBERSHIP: &str = "membership";
+
 const EXAMPLES: &str = "\
 Examples:
   ledge doctor
@@ -66,6 +69,12 @@ fn checks(globals: &GlobalArgs, progress: &DoctorProgress) -> Vec<Finding> {
                 count => format!("{count} set, all others have their defaults"),
             };
             checks.push(Finding::ok("configuration", detail));
+            if let Some(metrics) = &loaded.metrics {
+                checks.push(match metrics.problem() {
+                    Some(problem) => Finding::warn(MEMBERSHIP, problem, metrics.remedy()),
+                    None => Finding::ok(MEMBERSHIP, metrics.to_string()),
+                });
+            }
             loaded.config
         }
         Err(mistakes) => {

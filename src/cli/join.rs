@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use ledge_base::toml_check::BadConfiguration;
 use ledge_base::{clock, durable};
 use ledge_egress::{CertificateFingerprint, Host, HostPort, ip_filter};
 use ledge_identity::sealing::{MASTER_KEY_BYTES, Sealer};
+use ledge_listener::address::ListenAddress;
 use ledge_membership::folder::{Membership, MembershipFolder, Standing};
 use ledge_membership::join::{MEMBERSHIP_CREDENTIAL, PreparedMembership};
 use ledge_membership::join_file::{Invitation, JoinFile};
@@ -22,9 +24,10 @@ use ledge_updates::configuration;
 use ledge_updates::trust::TrustedMetadata;
 use zeroize::Zeroizing;
 
+use super::config::ClientNetwork;
 use super::upgrade::ROOT_FILE;
 use super::{Exit, GlobalArgs, Output, config};
-use crate::config::{Config, LoadedConfig};
+use crate::config::{Config, LoadedConfig, PlatformMetrics};
 
 /// The drop-in that opens the unit of the service to the platform.
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
@@ -49,6 +52,10 @@ pub struct JoinArgs {
     /// compare.
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<String>,
+    /// A network from which the platform's Prometheus connects, such as 192.168.1.0/24; any is every address. Can be
+    /// repeated. Without it, and where the platform has an address and no name, only the platform itself can connect.
+    #[arg(long, value_name = "NETWORK")]
+    pub clients: Vec<ClientNetwork>,
     /// Leave the platform that this box is a member of.
     #[arg(long)]
     pub replace: bool,
@@ -81,9 +88,16 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
     let prepared =
         PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
     // The folder is not in its place yet, so a mistake changes nothing.
-    let checked = check(globals, prepared.folder(), &file.invitation, &device);
-    let joined = match checked {
-        Ok(joined) => joined,
+    let checked = check(globals, prepared.folder(), &file.invitation, &device).and_then(|joined| {
+        check_port(&config, &joined)?;
+        let openings = unit
+            .is_some()
+            .then(|| openings(&joined.config, scraper_host(&file.invitation), &args.clients))
+            .transpose()?;
+        Ok((joined, openings.unwrap_or_default()))
+    });
+    let (joined, openings) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             prepared.discard()?;
             return Err(error);
@@ -94,9 +108,13 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         writeln!(out, "note: {replaced}")?;
     }
     writeln!(out, "the settings are in {}", config.membership.path.display())?;
+    if let Some((metrics, problem)) = joined.metrics.as_ref().and_then(|metrics| Some((metrics, metrics.problem()?))) {
+        writeln!(out, "{problem}: {}", metrics.remedy())?;
+    }
     match unit {
         Some(unit) => {
-            unit.apply(&joined.config, file.invitation.packages.then_some(file.invitation.root.as_str()), out)?;
+            let upgrades = file.invitation.packages.then_some(file.invitation.root.as_str());
+            unit.apply(&joined.config, openings, upgrades, out)?;
         }
         None => writeln!(out, "start the server again: it asks the platform for a certificate")?,
     }
@@ -133,7 +151,8 @@ fn name(invitation: &Invitation, given: Option<&DeviceName>) -> anyhow::Result<D
 }
 
 fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Result<()> {
-    let Invitation { platform, updates, broker, audit, fleet, settings, expires, packages, .. } = &file.invitation;
+    let Invitation { platform, updates, broker, audit, fleet, settings, expires, packages, metrics, .. } =
+        &file.invitation;
     let line = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let fleet = fleet.as_ref().map(ToString::to_string);
     writeln!(out, "platform     {platform}")?;
@@ -144,6 +163,16 @@ fn show(file: &JoinFile, device: &DeviceName, out: &mut Output) -> anyhow::Resul
     writeln!(out, "audit log    {}", line(audit))?;
     writeln!(out, "fleet        {}", fleet.unwrap_or_else(|| "default".to_owned()))?;
     writeln!(out, "settings     {}", if settings.is_some() { "yes" } else { "none" })?;
+    match metrics {
+        Some(at) => {
+            let port = at.port;
+            writeln!(
+                out,
+                "metrics      port {port}, to the platform's Prometheus; other callers need a credential there"
+            )?;
+        }
+        None => writeln!(out, "metrics      none")?,
+    }
     writeln!(out, "upgrades     {}", if *packages { "the platform upgrades Ledge itself" } else { "none" })?;
     writeln!(out, "good until   {expires}")?;
     Ok(())
@@ -189,9 +218,21 @@ fn check(
     own("device.id", config.device.id.as_ref() == Some(device))?;
     if let Some(updates) = &invitation.updates {
         let ordered: RepositoryAddress = updates.parse().context("the join file names no repository of updates")?;
-        own("updates.repository", config.updates.repository == Some(ordered))?;
+        own("updates.repository", config.updates.repository.as_ref() == Some(&ordered))?;
     }
     Ok(loaded)
+}
+
+/// Refuses a port for metrics that another program has: the service could not start with it.
+fn check_port(before: &Config, LoadedConfig { config, metrics, .. }: &LoadedConfig) -> anyhow::Result<()> {
+    let Some(PlatformMetrics::Served { address }) = metrics else { return Ok(()) };
+    let is_new = config.http.listen.contains(address) && !before.http.listen.contains(address);
+    if let (true, ListenAddress::Tls(at)) = (is_new, address) {
+        TcpListener::bind(at).with_context(|| {
+            format!("{address}, where the platform's Prometheus reads metrics, cannot be opened: ask the platform for a join file with another port")
+        })?;
+    }
+    Ok(())
 }
 
 /// The service of an installed package.
@@ -215,10 +256,9 @@ impl ServiceUnit {
         })
     }
 
-    /// Opens the unit to the platform, and starts the service again. With root metadata in `upgrades`, root's service takes
-    /// packages of that platform.
-    fn apply(&self, config: &Config, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
-        let mut text = openings(config)?;
+    /// Opens the unit to the platform by the drop-in `text`, and starts the service again. With root metadata in `upgrades`,
+    /// root's service takes packages of that platform.
+    fn apply(&self, config: &Config, mut text: String, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
         if config.membership.key_file.is_some() {
             let _ = writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{}", self.credential);
         } else {
@@ -255,8 +295,9 @@ impl ServiceUnit {
 }
 
 /// The openings of the unit. A name may get another address while nobody looks after the box, which would then be cut off from
-/// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides.
-fn openings(config: &Config) -> anyhow::Result<String> {
+/// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides. Without names,
+/// `clients` are the networks from which others connect, by default the host of the `scraper` alone.
+fn openings(config: &Config, scraper: Option<&Host>, clients: &[ClientNetwork]) -> anyhow::Result<String> {
     let is_name = |at: &HostPort| matches!(at.host, Host::Name(_)) && !at.host.is_loopback();
     if config.egress.allow.iter().any(|entry| is_name(&entry.host)) {
         return Ok("# Written by `ledge join`: [[egress.allow]] has names, whose addresses may change.\n\
@@ -264,7 +305,17 @@ fn openings(config: &Config) -> anyhow::Result<String> {
             .to_owned());
     }
     let resolver = std::fs::read_to_string(ip_filter::RESOLV_CONF).unwrap_or_default();
-    config::drop_in(config, &[], &resolver)
+    match scraper {
+        Some(Host::Ip(platform)) if clients.is_empty() && !config::open_listeners(config).is_empty() => {
+            config::drop_in(config, &[ClientNetwork::from(*platform)], &resolver)
+        }
+        _ => config::drop_in(config, clients, &resolver),
+    }
+}
+
+/// The host of the platform, where its Prometheus reads the metrics of this box.
+fn scraper_host(invitation: &Invitation) -> Option<&Host> {
+    invitation.metrics.as_ref().map(|_| &invitation.join.at.host)
 }
 
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
@@ -309,5 +360,33 @@ fn wait(config: &Config, longest: Duration, out: &mut Output) -> anyhow::Result<
             }
             Some(Standing::Joining { .. }) => std::thread::sleep(POLL_INTERVAL),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledge_base::toml_check;
+
+    #[test]
+    fn the_port_for_metrics_is_open_to_the_platform_or_to_the_given_networks() {
+        let config = |host: &str| -> Config {
+            let text = format!(
+                "[http]\nlisten = ['https://0.0.0.0:9443']\n[[egress.allow]]\nhost = '{host}:443'\nregion = 'eu'"
+            );
+            toml_check::parse("f", &text).unwrap()
+        };
+        let (by_address, by_name) = (config("192.0.2.4"), config("platform.example"));
+        let host = |text: &str| text.parse::<HostPort>().unwrap().host;
+        let platform = host("192.0.2.4:443");
+        let networks: Vec<ClientNetwork> = vec!["192.0.2.128/25".parse().unwrap()];
+
+        let opened = openings(&by_address, Some(&platform), &[]).unwrap();
+        assert!(opened.contains("# Clients of https://0.0.0.0:9443\nIPAddressAllow=192.0.2.4\n"), "{opened}");
+        let opened = openings(&by_address, Some(&platform), &networks).unwrap();
+        assert!(opened.contains("# Clients of https://0.0.0.0:9443\nIPAddressAllow=192.0.2.128/25\n"), "{opened}");
+        assert!(openings(&by_name, Some(&host("platform.example:443")), &[]).unwrap().contains("IPAddressAllow=any"));
+        let refused = openings(&by_address, None, &[]).unwrap_err().to_string();
+        assert!(refused.contains("--clients"), "{refused}");
     }
 }

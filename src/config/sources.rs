@@ -4,6 +4,8 @@
 //! Each source is checked by itself, so that its mistakes carry its name. Then the values of its sections replace those
 //! of the sources before, key by key. The sections of a source with a wrong value are left out.
 
+mod platform_metrics;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
@@ -18,6 +20,8 @@ use ledge_membership::folder::SETTINGS_FILE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 
+use self::platform_metrics::MetricsListener;
+pub use self::platform_metrics::PlatformMetrics;
 use super::bindings::{self, BindingFindings};
 use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
 
@@ -70,6 +74,8 @@ pub struct LoadedConfig {
     pub rejected_signed: Vec<ConfigMistake>,
     /// The keys of the membership's settings that have another value, because the box's own settings count.
     replaced: Vec<String>,
+    /// The listener for the Prometheus of the platform; `None` on a box without one.
+    pub metrics: Option<PlatformMetrics>,
 }
 
 /// The place where a value was set.
@@ -228,7 +234,7 @@ impl ConfigSources {
             ));
         }
 
-        let destinations = membership.map(|source| read_membership(source, &mut merged)).unwrap_or_default();
+        let needs = membership.map(|source| read_membership(source, &mut merged)).unwrap_or_default();
         for file in signed {
             read_signed(file, &mut merged);
         }
@@ -245,8 +251,9 @@ impl ConfigSources {
         let replaced = of_platform.into_iter().filter(is_replaced).map(|(key, _)| key);
         let connections = membership.into_iter().flat_map(|source| &source.replaced);
         let replaced = replaced.chain(connections.map(|(_, address)| (*address).to_owned())).collect();
-        merged.add_destinations(destinations);
-        merged.finish(&root, replaced)
+        merged.add_destinations(needs.destinations);
+        let metrics = needs.metrics.map(|listener| listener.add_to(&mut merged.table, &mut merged.positions));
+        merged.finish(&root, replaced, metrics)
     }
 
     fn layout(&self) -> (PathBuf, Config) {
@@ -299,11 +306,19 @@ struct MembershipSource {
 /// The sections that a platform sets for a connection to itself, and their addresses.
 const CONNECTIONS: [(&str, &str); 2] = [("mqtt", "mqtt.broker"), ("audit.sync", "audit.sync.url")];
 
-/// Reads the settings of a membership, and returns the destinations that they allow.
+/// The settings of a membership that are added after all other sources.
+#[derive(Default)]
+struct MembershipNeeds {
+    /// Entries of `[[egress.allow]]`.
+    destinations: Vec<toml::Value>,
+    metrics: Option<MetricsListener>,
+}
+
+/// Reads the settings of a membership, and returns those that are added after all other sources.
 fn read_membership(
     MembershipSource { file, replaced }: &MembershipSource,
     merged: &mut MergedSources,
-) -> Vec<toml::Value> {
+) -> MembershipNeeds {
     let source = file.display().to_string();
     match read_text(file) {
         Ok(text) => {
@@ -320,12 +335,13 @@ fn read_membership(
                 checked.places.retain(|key, _| key != section && !key.starts_with(&within));
             }
             let allowed = checked.table.get("egress").and_then(|egress| egress.get("allow")?.as_array()).cloned();
+            let metrics = MetricsListener::take(&source, &mut checked);
             merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
-            allowed.unwrap_or_default()
+            MembershipNeeds { destinations: allowed.unwrap_or_default(), metrics }
         }
         Err(error) => {
             merged.add_unreadable(source, &error);
-            Vec::new()
+            MembershipNeeds::default()
         }
     }
 }
@@ -488,7 +504,7 @@ impl MergedSources {
         keys.filter_map(|key| Some((key.clone(), value(key)?))).collect()
     }
 
-    fn finish(self, root: &Path, replaced: Vec<String>) -> SourcesReading {
+    fn finish(self, root: &Path, replaced: Vec<String>, metrics: Option<PlatformMetrics>) -> SourcesReading {
         let Self { table, positions, mut mistakes, unread, is_whole } = self;
         let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
         // Unknown keys of the sources are in it again.
@@ -499,7 +515,7 @@ impl MergedSources {
         let loaded = whole.value.filter(|_| is_whole).map(|mut config| {
             config.resolve(root);
             mistakes.extend(config.problems(&unread).iter().map(|problem| located(&positions, problem)));
-            LoadedConfig { config, positions, rejected_signed: Vec::new(), replaced }
+            LoadedConfig { config, positions, rejected_signed: Vec::new(), replaced, metrics }
         });
         SourcesReading { loaded, mistakes, unread }
     }

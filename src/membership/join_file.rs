@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, RegionName};
-use ledge_egress::WebAddress;
+use ledge_egress::{HostPort, WebAddress};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -74,6 +74,9 @@ pub struct Invitation {
     /// Whether the platform upgrades Ledge itself.
     #[serde(default)]
     pub packages: bool,
+    /// The address at which the Prometheus of the platform reads the metrics of this box.
+    #[serde(default)]
+    pub metrics: Option<HostPort>,
 }
 
 impl Drop for Invitation {

@@ -42,6 +42,7 @@ mod request;
 mod settings;
 
 pub use request::CertificateRequest;
+pub use settings::SCRAPER_NAME;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
 //! The settings of a member: a source of the configuration, made from the join file.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use ledge_base::names::DeviceName;
-use ledge_egress::{EgressContent, HostPort, InvalidHostPort, WebAddress};
+use ledge_egress::{EgressContent, Host, HostPort, InvalidHostPort, WebAddress};
 use toml::{Table, Value};
 
 use crate::folder::{MembershipFolder, SETTINGS_FILE};
@@ -10,6 +12,12 @@ use crate::join_file::Invitation;
 
 /// The port of MQTT over TLS.
 const MQTT_TLS_PORT: u16 = 8883;
+
+/// The common name of the certificate of the platform's Prometheus, which no box has.
+pub const SCRAPER_NAME: &str = "prometheus";
+
+/// The least role that reads `/metrics`.
+const SCRAPER_ROLE: &str = "viewer";
 
 /// The reason why a join file makes no settings.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +77,9 @@ pub fn compose(
         set_in(&mut settings, &["audit", "sync"], "url", audit.as_str());
         set_tls(&mut settings, &["audit", "sync"], folder);
     }
+    if let Some(metrics) = &invitation.metrics {
+        set_metrics(&mut settings, metrics, folder);
+    }
     let allow = allowed(destinations, invitation.region.as_str());
     settings.entry("egress").or_insert_with(|| Table::new().into());
     if let Some(Value::Table(egress)) = settings.get_mut("egress") {
@@ -81,6 +92,26 @@ pub fn compose(
         invitation.platform
     );
     Ok(head + &toml::to_string(&settings)?)
+}
+
+/// A listener with the certificate of this box, and access for the certificate of the platform's Prometheus. The
+/// configuration takes all of it or nothing, and adds the entries of both lists to those of the other sources.
+fn set_metrics(settings: &mut Table, metrics: &HostPort, folder: &MembershipFolder) {
+    let any: IpAddr = match &metrics.host {
+        Host::Ip(IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        Host::Ip(IpAddr::V4(_)) | Host::Name(_) => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    let listen = format!("https://{}", SocketAddr::from((any, metrics.port)));
+    set_in(settings, &["http"], "listen", Value::Array(vec![listen.into()]));
+    let identity = folder.identity_file().display().to_string();
+    let tls = ["http", "tls"];
+    set_in(settings, &tls, "certificate_file", identity.as_str());
+    set_in(settings, &tls, "key_file", identity);
+    set_in(settings, &tls, "client_ca_file", folder.ca_file().display().to_string());
+    set_in(settings, &tls, "client_certificates", "optional");
+    let scraper = [("name", Value::from(SCRAPER_NAME)), ("roles", Value::Array(vec![SCRAPER_ROLE.into()]))];
+    let scraper = Value::Table(scraper.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
+    set_in(settings, &["access"], "certificates", Value::Array(vec![scraper]));
 }
 
 /// An entry of `[[egress.allow]]` for each destination, with all that it may get.

@@ -190,6 +190,31 @@ fn the_settings_of_a_member_are_toml_with_all_destinations() {
 }
 
 #[test]
+fn a_join_file_with_metrics_opens_a_port_for_the_prometheus_of_the_platform() {
+    let authority = TestAuthority::new();
+    let folder = MembershipFolder::new("/m".as_ref(), Sealer::none());
+    let settings = |metrics: &Value| -> toml::Table {
+        let file = authority.join_file("platform", &json!({ "metrics": metrics }));
+        let invitation = JoinFile::open(&file, then()).unwrap().invitation;
+        compose(&invitation, &device("box-2"), &folder, false, |_| false).unwrap().parse().unwrap()
+    };
+    let set = settings(&json!("shop-7.example:9443"));
+    let expected = "[http]\nlisten = ['https://0.0.0.0:9443']\n[http.tls]\ncertificate_file = '/m/identity.pem'\n\
+                    key_file = '/m/identity.pem'\nclient_ca_file = '/m/ca.pem'\nclient_certificates = 'optional'\n\
+                    [[access.certificates]]\nname = 'prometheus'\nroles = ['viewer']";
+    let expected: toml::Table = expected.parse().unwrap();
+    assert_eq!((set.get("http"), set.get("access")), (expected.get("http"), expected.get("access")));
+    let listen = |metrics: &str| settings(&json!(metrics))["http"]["listen"][0].as_str().unwrap().to_owned();
+    assert_eq!(listen("192.0.2.7:9500"), "https://0.0.0.0:9500");
+    assert_eq!(listen("[2001:db8::7]:9500"), "https://[::]:9500");
+
+    let without = settings(&json!(null));
+    assert_eq!((without.get("http"), without.get("access")), (None, None));
+    let refused = authority.join_file("platform", &json!({ "metrics": "shop-7" }));
+    assert!(refusal(&refused, then()).contains("expected \"HOST:PORT\""));
+}
+
+#[test]
 fn a_join_file_sets_only_what_a_platform_may_set() {
     let authority = TestAuthority::new();
     let settings = |text: &str| {

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from . import catalogues, ceremony, manifest, moments, names, waves
-from .boxes import inviting
+from .boxes import inviting, monitoring
 from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import OFFLINE, ROLES
@@ -441,7 +441,10 @@ def boxes(verbs):
 
     add = added("add", "make a join file for each box, or one for a batch of boxes")
     add("names", nargs="*", type=a_box, metavar="NAME", help="its device id, and the common name of its certificate")
-    add("--csv", type=Path, metavar="FILE", help="boxes with the columns name, fleet and group, which its first line names")
+    add("--csv", type=Path, metavar="FILE",
+        help="boxes with the columns name, fleet, group and metrics, which its first line names")
+    add("--metrics", type=checked(monitoring.address), metavar="HOST[:PORT]",
+        help=f"where Prometheus reaches the box, which then listens on this port ({monitoring.PORT}) of all its addresses")
     add("--batch", type=a_box, metavar="NAME", help="one join file for many boxes, each of which says its name")
     add("--count", type=int, metavar="N", help="how many boxes can join by the batch (default: as many as --names has)")
     add("--names", dest="listed", type=Path, metavar="FILE",
@@ -466,6 +469,9 @@ def boxes(verbs):
         add("--key", metavar="DIGITS", help="the request with this key, as `box list` shows it")
     added("revoke", "revoke all certificates of a box")("name", type=a_box, metavar="NAME")
     added("forget", "revoke a box that is no more, and free its name")("name", type=a_box, metavar="NAME")
+    add = added("metrics", "say where Prometheus reaches a member, from its next certificate on")
+    add("name", type=a_box, metavar="NAME")
+    add("address", metavar=f"HOST[:PORT]|{monitoring.NONE}")
 
 
 def authority(verbs):

@@ -80,6 +80,17 @@ class Doctor(Site):
         self.finds(doctor.keys_of_roles, "warning ... is signed by ... and waits: it needs 1 more signature, of ... sign")
         self.run_verb("sign", repository, "models", "--discard")
 
+    def test_what_prometheus_reads(self):
+        self.finds(doctor.prometheus)
+        (self.layout.prometheus / "boxes.json").write_text("[1]")
+        self.layout.scraper_key.chmod(0o644)
+        self.finds(doctor.prometheus, "warning ... boxes.json does not have the boxes of this platform: `ledge-platform box answer")
+        self.finds(doctor.keys_are_private, "WRONG ... prometheus.key is readable by others: chmod 640")
+        (self.layout.prometheus / "boxes.json").unlink()
+        self.finds(doctor.prometheus, "WRONG ... boxes.json is missing ... `ledge-platform init example")
+        self.init()
+        self.finds(doctor.prometheus)
+
     def test_time_goes_by(self):
         with self.at(2 * DAY - 60):
             self.finds(doctor.signed_roles, "warning ... timestamp expires")
@@ -90,9 +101,11 @@ class Doctor(Site):
         with self.at(-DAY):
             self.finds(doctor.clock, "WRONG ... before the last signature ... chrony")
         with self.at(61 * DAY):
-            self.finds(doctor.own_certificates, "warning ... server.pem is due (two thirds", "warning ... platform.pem is due")
+            self.finds(doctor.own_certificates, "warning ... server.pem is due (two thirds", "warning ... platform.pem is due",
+                   "warning ... prometheus.pem is due")
         with self.at(91 * DAY):
-            self.finds(doctor.own_certificates, "WRONG ... server.pem expired on", "WRONG ... platform.pem expired on")
+            self.finds(doctor.own_certificates, "WRONG ... server.pem expired on", "WRONG ... platform.pem expired on",
+                       "WRONG ... prometheus.pem expired on")
         with self.at(250 * DAY):
             self.finds(doctor.certificate_authority, "warning ... `ledge-platform ca renew")
         with self.at(355 * DAY):

@@ -57,7 +57,7 @@ class Init(Verbs):
         layout = self.layout
         modes = {path: path.stat().st_mode & 0o7777 for path in (*layout.keys.glob("*.pem"), layout.ca / "issuing.key")}
         self.assertEqual({mode for path, mode in modes.items() if ".pub." not in path.name}, {0o600}, modes)
-        self.assertEqual({path.stat().st_mode & 0o777 for path in (layout.server_key, layout.platform_key)}, {0o640})
+        self.assertEqual({path.stat().st_mode & 0o777 for path in (layout.server_key, layout.platform_key, layout.scraper_key)}, {0o640})
         self.assertEqual(layout.requests.stat().st_mode & 0o7777, 0o2750)
 
     def test_the_servers_know_clients_by_both_authorities_and_the_server_has_all_names(self):

@@ -597,3 +597,84 @@ fn every_destination_is_checked_whatever_section_names_it() {
     let keys: Vec<_> = mistakes(&allow).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["audit.sync.url", "audit.otlp.url", "mqtt.broker", "updates.repository"]);
 }
+
+/// The part of the settings of a membership that is for Prometheus.
+const PLATFORM_METRICS: &str = "[http]\nlisten = ['https://0.0.0.0:9443']\n[http.tls]\ncertificate_file = '/m/identity.pem'\n\
+                                key_file = '/m/identity.pem'\nclient_ca_file = '/m/ca.pem'\nclient_certificates = 'optional'\n\
+                                [[access.certificates]]\nname = 'prometheus'\nroles = ['viewer']\n";
+
+/// A box with its own settings that is a member of a platform with a Prometheus.
+fn scraped(text: &str) -> LoadedConfig {
+    let root = Root::new(text);
+    let folder = root.0.path().join("membership");
+    std::fs::create_dir(&folder).unwrap();
+    ledge_base::durable::replace(&folder.join(SETTINGS_FILE), PLATFORM_METRICS.as_bytes()).unwrap();
+    root.load(&[], &[])
+}
+
+fn listeners(loaded: &LoadedConfig) -> Vec<String> {
+    let listen = loaded.config.http.listen.iter().map(ToString::to_string);
+    listen.filter(|address| !address.starts_with("unix:")).collect()
+}
+
+fn certificate_names(loaded: &LoadedConfig) -> Vec<&str> {
+    loaded.config.access.certificates.iter().map(|entry| entry.name.as_str()).collect()
+}
+
+#[test]
+fn the_listener_for_the_prometheus_of_a_platform_is_added_to_the_default_ones() {
+    let loaded = scraped("[http]\nmax_connections = 7\n[http.tls]\nhandshake_timeout_ms = 5000");
+    assert_eq!(listeners(&loaded), ["127.0.0.1:8000", "https://0.0.0.0:9443"]);
+    assert_eq!((loaded.config.http.listen.len(), certificate_names(&loaded)), (3, vec!["prometheus"]));
+    assert_eq!(loaded.config.http.tls.certificate_file, Some("/m/identity.pem".parse().unwrap()));
+    assert_eq!(loaded.config.http.tls.handshake_timeout_ms, 5000);
+    assert_eq!(loaded.metrics.as_ref().and_then(PlatformMetrics::problem), None);
+    assert_eq!(loaded.config.lets_nobody_in(), None);
+    let origin = |key: &str| loaded.origins()[key].to_string().rsplit('/').next().unwrap().to_owned();
+    assert_eq!(
+        (origin("http.listen"), origin("http.tls.key_file")),
+        ("settings.toml:2".into(), "settings.toml:5".into())
+    );
+    assert_eq!(origin("access.certificates[0].roles"), "settings.toml:10");
+}
+
+#[test]
+fn certificates_that_the_owner_lists_do_not_drop_that_of_prometheus() {
+    let loaded = scraped("[[access.certificates]]\nname = 'till'\nroles = ['infer']");
+    assert_eq!(certificate_names(&loaded), ["till", "prometheus"]);
+    let origin = |key: &str| loaded.origins()[key].to_string().rsplit('/').next().unwrap().to_owned();
+    assert_eq!(origin("access.certificates[0].name"), "ledge.toml:2");
+    assert_eq!(origin("access.certificates[1].name"), "settings.toml:9");
+    let own = scraped("[[access.certificates]]\nname = 'prometheus'\nroles = []");
+    assert_eq!(own.config.access.certificates.iter().map(|entry| entry.roles.len()).collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_certificate_of_the_owner_is_kept_and_hides_the_metrics_from_the_platform() {
+    let own = "[http]\nlisten = ['127.0.0.1:8000', 'https://0.0.0.0:9443']\n[http.tls]\nself_signed = true";
+    let loaded = scraped(own);
+    assert_eq!(listeners(&loaded), ["127.0.0.1:8000", "https://0.0.0.0:9443"]);
+    assert_eq!((loaded.config.http.tls.certificate_file.as_ref(), certificate_names(&loaded).len()), (None, 0));
+    assert!(loaded.metrics.as_ref().unwrap().problem().unwrap().contains("http.tls.self_signed is set in"));
+
+    let loaded = scraped(
+        "[http.tls]\ncertificate_file = 'a.pem'\nkey_file = 'a.key'\nclient_ca_file = 'ca.pem'\nclient_certificates = 'required'",
+    );
+    assert_eq!((listeners(&loaded), certificate_names(&loaded).len()), (vec!["127.0.0.1:8000".to_owned()], 0));
+}
+
+#[test]
+fn addresses_of_the_owner_are_kept_and_hide_the_metrics_unless_the_port_is_among_them() {
+    let loaded = scraped("[http]\nlisten = '127.0.0.1:9000'");
+    assert_eq!(listeners(&loaded), ["127.0.0.1:9000"]);
+    let metrics = loaded.metrics.as_ref().unwrap();
+    assert!(metrics.problem().unwrap().contains("http.listen is set in"), "{metrics}");
+    assert_eq!(metrics.remedy(), "add \"https://0.0.0.0:9443\" to http.listen");
+    for (listen, is_served) in
+        [("https://192.0.2.7:9443", true), ("https://192.0.2.7:9444", false), ("127.0.0.1:9443", false)]
+    {
+        let loaded = scraped(&format!("[http]\nlisten = '{listen}'"));
+        assert_eq!(listeners(&loaded), [listen]);
+        assert_eq!(loaded.metrics.unwrap().problem().is_none(), is_served, "{listen}");
+    }
+}

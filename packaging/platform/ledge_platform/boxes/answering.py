@@ -18,7 +18,7 @@ from .. import files, moments
 from ..audit.store import Store as AuditStore
 from ..certificates.authority import DAY, Authority
 from ..errors import Failure
-from . import requests
+from . import monitoring, requests
 from .inboxes import FILES_MAX, Inboxes
 from .rules import Outcome, Rules, clean
 from .store import Store
@@ -57,6 +57,7 @@ class Run(Rules):
         self.pin_audit_keys()
         if self.changed:
             self.save()
+        monitoring.write(self.layout, self.state)
         return self.result
 
     def open_issuer(self):

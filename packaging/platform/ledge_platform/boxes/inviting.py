@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from .. import files, keys, moments, names
 from ..certificates.authority import Authority
 from ..errors import Failure
-from . import answering, dsse, requests
+from . import answering, dsse, monitoring, requests
 from .inboxes import Inboxes
 from .store import REVOKED, Invitation, Store
 
@@ -35,23 +35,27 @@ class Wanted:
     count: int = 1
     fleet: str | None = None
     group: str | None = None
+    metrics: str | None = None
+
+
+COLUMNS = ("name", "fleet", "group", "metrics")
 
 
 def of_csv(path):
-    """[(name, fleet, group)] by the names in its first line."""
+    """[(name, fleet, group, metrics)] by the names in its first line."""
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Failure(f"{path} is not in UTF-8") from None
     rows = csv.DictReader(io.StringIO(content), skipinitialspace=True)
     columns = rows.fieldnames or []
-    if "name" not in columns or set(columns) - {"name", "fleet", "group"} or len(set(columns)) < len(columns):
-        raise Failure(f"{path}: its first line names the columns: name, and if wanted fleet and group")
+    if "name" not in columns or set(columns) - set(COLUMNS) or len(set(columns)) < len(columns):
+        raise Failure(f"{path}: its first line names the columns: name, and if wanted fleet, group and metrics")
     found = []
     for row in rows:
         if None in row or None in row.values():
             raise Failure(f"{path}, line {rows.line_num}: it does not have {len(columns)} fields")
-        found.append(tuple((row.get(column) or "").strip() or None for column in ("name", "fleet", "group")))
+        found.append(tuple((row.get(column) or "").strip() or None for column in COLUMNS))
         if found[-1][0] is None:
             raise Failure(f"{path}, line {rows.line_num}: the name is missing")
     return found
@@ -77,9 +81,12 @@ def invite(layout, wanted, valid_s, settings, folder, again, packages=False):
     root_text = keys.content_of(layout.repository / "root.json").decode()
     settings = settings and settings.read_text(encoding="utf-8")
     store = Store(layout.boxes)
+    if any(one.metrics for one in wanted) and not layout.prometheus.is_dir():
+        raise Failure(f"{layout.prometheus} is missing: run `ledge-platform init` again, which makes what Prometheus needs")
     with layout.as_owner(), store.locked():
         state = store.load()
         refuse_taken(state, wanted, now, again)
+        refuse_metrics(layout, state, wanted)
         made = {}
         for one in wanted:
             for older in older_invitations(state, one):
@@ -97,11 +104,12 @@ def invite(layout, wanted, valid_s, settings, folder, again, packages=False):
                 "audit": layout.audit_url, "region": layout.region,
                 "ca": authority.root.public_bytes(Encoding.PEM).decode(), "root": root_text,
                 "fleet": one.fleet, "group": one.group, "settings": settings, "packages": packages,
+                "metrics": one.metrics,
             })
             boxes = None if one.boxes is None else list(one.boxes)
             state.add_invitation(Invitation(
                 one.name, inbox, dsse.encode(public), hashlib.sha256(content).hexdigest(), moments.text(now),
-                expires, one.count, boxes, one.fleet, one.group))
+                expires, one.count, boxes, one.fleet, one.group, metrics=one.metrics))
             made[folder / f"{one.name}{SUFFIX}"] = content, expires
         store.save(state)
         for inbox in state.wanted_inboxes(now):
@@ -171,6 +179,19 @@ def refuse_taken(state, wanted, now, again):
                   for known in state.invitations_of(box, now) if known.is_batch and known.name != one.name]
     if wrong:
         raise Failure("nothing is made: " + "; ".join(dict.fromkeys(wrong)))
+
+
+def refuse_metrics(layout, state, wanted):
+    """Two boxes at one address could be taken for one another."""
+    seen = {}
+    for one in wanted:
+        if one.metrics is None:
+            continue
+        monitoring.refuse_host(layout, one.metrics)
+        other = seen.setdefault(one.metrics, one.name)
+        other = other if other != one.name else monitoring.taken(state, one.metrics, one.name)
+        if other:
+            raise Failure(f"nothing is made: {other} has the address {one.metrics} for metrics, too")
 
 
 def fingerprint(layout):

@@ -27,6 +27,7 @@ class Row:
     note: str | None = None
     needs_a_look: bool = False
     is_batch: bool = False  # the name is that of a join file for several boxes
+    metrics: str | None = None
 
 
 def rows(state, now):
@@ -42,7 +43,8 @@ def rows(state, now):
 
 def of_member(member, state, now):
     newest = member.newest
-    row = Row(member.name, member.state, member.fleet, member.group, newest.until, member.joined, newest.issued)
+    row = Row(member.name, member.state, member.fleet, member.group, newest.until, member.joined, newest.issued,
+              metrics=member.metrics)
     if member.state == REVOKED:
         row.since, row.note = member.since, "its certificates are revoked; `box forget` frees its name"
         return row

@@ -22,7 +22,7 @@ LONGEST = 16_384
 CSR_LENGTH_MAX = 4_096
 JOIN, RENEW = "join", "renew"
 # Names that servers know other machines by, in any case: nginx compares them so.
-RESERVED = ("platform", "server")
+RESERVED = ("platform", "server", "prometheus")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..audit.notes import VerifierKey
 from ..certificates import authority as certificates
 from ..certificates.authority import DAY, LIFETIMES
 from ..errors import Failure
-from . import requests
+from . import monitoring, requests
 from .store import MEMBER, Certificate, Member, Waiting
 
 # Per inbox and day: what a hostile box can make the platform keep.
@@ -206,17 +206,17 @@ class Rules:
 
     def admit(self, request, invitation):
         """Makes a box a member, and counts it once."""
-        certificate = self.certify(request)
+        certificate = self.certify(request, invitation.metrics)
         invitation.taken[request.box] = request.id
         member = Member(request.box, certificate.issued, [certificate], invitation.inbox, invitation.fleet,
-                        invitation.group, None, clean(request.ledge))
+                        invitation.group, None, clean(request.ledge), metrics=invitation.metrics)
         self.state.add_member(member)
         self.state.forgotten.pop(member.name, None)
         self.note_audit_key(member, request.audit_key)
         self.result.issued.append(member.name)
 
     def extend(self, request, member):
-        certificate = self.certify(request)
+        certificate = self.certify(request, member.metrics)
         oldest = moments.text(moments.after(self.now, -RENEWABLE_S))
         ended = [known for known in member.certificates if known.until < oldest]
         self.state.add_certificate(member, certificate)
@@ -226,10 +226,14 @@ class Rules:
         self.note_audit_key(member, request.audit_key)
         self.result.renewed.append(member.name)
 
-    def certify(self, request):
-        """A certificate for the key of a request. No certificate outlives the issuing authority."""
+    def certify(self, request, metrics):
+        """A certificate for the key of a request. No certificate outlives the issuing authority.
+
+        With METRICS it is also one of a server: for the host that people gave the box here, whatever a request asks for.
+        """
         lifetime = int(min(LIFETIMES["certificate"], self.rest(self.issuer.certificate)))
-        signed = self.issuer.certify(request.box, request.key, lifetime)
+        hosts, usages = monitoring.certified(metrics)
+        signed = self.issuer.certify(request.box, request.key, lifetime, hosts, usages)
         content = certificates.pem(signed)
         self.outcome.certificates[self.authority.issued_file(signed)] = content
         self.changed = True

@@ -34,6 +34,7 @@ class Invitation:
     fleet: str | None = None
     group: str | None = None
     taken: dict = field(default_factory=dict)  # which key each box came with
+    metrics: str | None = None  # HOST:PORT at which Prometheus reaches the box
 
     @property
     def is_batch(self):
@@ -77,6 +78,7 @@ class Member:
     state: str = MEMBER
     since: str | None = None  # when it was revoked
     note: str | None = None
+    metrics: str | None = None  # HOST:PORT at which Prometheus reaches it
 
     @property
     def newest(self):

@@ -8,17 +8,20 @@ from ..audit.store import Store as AuditStore
 from ..certificates.authority import Authority
 from ..errors import DONE, Failure, Refused
 from ..site.layout import Layout
-from . import answering, inviting, listing
+from . import answering, inviting, listing, monitoring
 from .inboxes import Inboxes
 from .store import MEMBER, REVOKED, Store
 
 
 def add(given):
     layout = Layout.open(given.root)
-    wanted = [inviting.Wanted(name, (name,), 1, given.fleet, given.group) for name in given.names]
+    if given.metrics and (len(given.names) != 1 or given.csv or given.batch):
+        raise Failure("--metrics is the address of one box: name one, or give --csv with the column metrics")
+    wanted = [inviting.Wanted(name, (name,), 1, given.fleet, given.group, given.metrics) for name in given.names]
     if given.csv:
-        wanted += [inviting.Wanted(name, (name,), 1, fleet or given.fleet, group or given.group)
-                   for name, fleet, group in inviting.of_csv(given.csv)]
+        wanted += [inviting.Wanted(name, (name,), 1, fleet or given.fleet, group or given.group,
+                                   metrics and monitoring.address(metrics))
+                   for name, fleet, group, metrics in inviting.of_csv(given.csv)]
     if given.batch:
         wanted.append(batch(given))
     elif given.listed or given.count:
@@ -129,6 +132,7 @@ def revoke(given):
             member.state, member.since = REVOKED, moments.text(moments.now())
         drop_waiting(state, member.name, f"{member.name} is revoked")
         store.save(state)
+        monitoring.write(layout, state)
         remove_inboxes(layout, member)
     print(f"{given.name}: {count} certificates are revoked now; the servers refuse it within two minutes")
 
@@ -157,6 +161,7 @@ def forget(given):
         state.index()
         state.forgotten[given.name] = moments.text(moments.now())
         store.save(state)
+        monitoring.write(layout, state)
         if member:
             remove_inboxes(layout, member)
         enrolled = forget_log(layout, given.name)
@@ -164,6 +169,32 @@ def forget(given):
     if enrolled:
         print(f"its audit log stays in {layout.box_audit / given.name} and is not verified any more; move that folder "
               "away before another box takes this name")
+
+
+def metrics(given):
+    layout = Layout.open(given.root)
+    wanted = None if given.address == monitoring.NONE else monitoring.address(given.address)
+    if wanted and not layout.prometheus.is_dir():
+        raise Failure(f"{layout.prometheus} is missing: run `ledge-platform init` again, which makes what Prometheus needs")
+    with changing(layout) as (store, state, _):
+        member = state.members.get(given.name)
+        if member is None or member.state != MEMBER:
+            raise Failure(f"{given.name} is no member: `box add --metrics` says it for a box that joins")
+        before = member.metrics
+        if wanted:
+            monitoring.refuse_host(layout, wanted)
+            other = monitoring.taken(state, wanted, member.name)
+            if other:
+                raise Failure(f"{other} has the address {wanted} for metrics, too")
+        member.metrics = wanted
+        store.save(state)
+        monitoring.write(layout, state)
+    print(f"{given.name}: Prometheus reads its metrics at {wanted}" if wanted else
+          f"{given.name}: Prometheus does not read its metrics")
+    if wanted and (before is None or monitoring.host_of(before) != monitoring.host_of(wanted)):
+        print("its certificate is for this host from its next renewal on; until then Prometheus refuses it")
+    if wanted and (before is None or before.rpartition(":")[2] != wanted.rpartition(":")[2]):
+        print("the box listens there only by a new join file (`box add --metrics`), or by http.listen of its own")
 
 
 def remove_inboxes(layout, member):
@@ -199,4 +230,5 @@ VERBS = {
     "box reject": reject,
     "box revoke": revoke,
     "box forget": forget,
+    "box metrics": metrics,
 }

@@ -190,7 +190,8 @@ class Issuer:
     def __init__(self, certificate, key):
         self.certificate, self.key = certificate, key
 
-    def certify(self, name, public, lifetime=LIFETIMES["certificate"], hosts=()):
+    def certify(self, name, public, lifetime=LIFETIMES["certificate"], hosts=(), usages=None):
+        """One for USAGES: by default of a server with HOSTS, and else of a client."""
         if outlives(lifetime, self.certificate):
             until = moments.text(self.certificate.not_valid_after_utc)
             raise Failure(f"the issuing authority is good until {until}: renew it first (`ledge-platform ca renew`)")
@@ -198,7 +199,8 @@ class Issuer:
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = with_keys(builder, public, self.certificate.public_key())
         builder = builder.add_extension(usage(digital_signature=True), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[SERVER if hosts else CLIENT]]), critical=False)
+        usages = usages or (SERVER if hosts else CLIENT,)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[usage] for usage in usages]), critical=False)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
         return builder.sign(self.key, hashes.SHA256())
@@ -215,7 +217,7 @@ class Issued:
         self.name = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         self.serial = f"{certificate.serial_number:x}"
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        self.kind = SERVER if USAGES[SERVER] in usages else CLIENT
+        self.kind = CLIENT if USAGES[CLIENT] in usages else SERVER
         self.state = REVOKED if certificate.serial_number in revoked else EXPIRED if self.until < moments.now() else VALID
 
 

@@ -1,4 +1,6 @@
 """The certificates of the platform's own servers, and the file by which servers know clients."""
+import os
+
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -7,8 +9,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from .. import files, keys, moments
 from ..certificates.authority import DAY, LIFETIMES, Authority, common_name, general_name, pem
 from ..errors import Failure
+from .layout import OWN
 
-SERVER, PLATFORM = "server", "platform"
+SERVER, PLATFORM, SCRAPER = "server", "platform", "prometheus"
 RENEWED_AT = 2 / 3
 # A certificate that ends hardly later than the present one, with its authority, is not worth a reload.
 GAIN_MIN_S = DAY
@@ -23,10 +26,14 @@ class Own:
 
 def every(layout):
     hosts = dict.fromkeys([layout.domain, *layout.addresses])
-    return [
+    found = [
         Own(SERVER, hosts, layout.server_certificate, layout.server_key, "broker"),
         Own(PLATFORM, [], layout.platform_certificate, layout.platform_key, "platform"),
     ]
+    # An older `init` made no folder for it, and its timer may not write there.
+    if layout.ca_kind == OWN and layout.prometheus.is_dir():
+        found.append(Own(SCRAPER, [], layout.scraper_certificate, layout.scraper_key, "scraper"))
+    return found
 
 
 def ensure(layout, users):
@@ -37,6 +44,10 @@ def ensure(layout, users):
             key = ec.generate_private_key(ec.SECP256R1())
             files.write(own.key, keys.pem_of(key, None), 0o640, users.ids("root", own.reader))
             lines.append(f"made {own.key}")
+        elif own.name == SCRAPER and own.key.stat().st_gid != users.ids("root", own.reader)[1]:
+            # Prometheus was installed after the platform.
+            os.chown(own.key, *users.ids("root", own.reader))
+            lines.append(f"gave {own.key} to the group {users.scraper}")
         reason = due(own, authority)
         if reason:
             issue(layout, own, authority)
@@ -46,6 +57,9 @@ def ensure(layout, users):
             lines.append(f"put the new certificate of the issuing authority into {own.certificate}")
         else:
             lines.append(f"found {own.certificate}, good until {until(own)}")
+    root = layout.prometheus / "root.pem"
+    if layout.prometheus.is_dir() and (not root.exists() or root.read_bytes() != authority.root_file.read_bytes()):
+        files.write(root, authority.root_file.read_bytes())
     content = clients(authority)
     if layout.clients.exists() and layout.clients.read_bytes() == content:
         return [*lines, f"found {layout.clients}"]

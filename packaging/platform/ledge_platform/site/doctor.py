@@ -9,8 +9,8 @@ import stat
 from dataclasses import dataclass
 
 from .. import files, keys, moments, signing
-from ..boxes import listing
-from ..boxes.store import Store
+from ..boxes import listing, monitoring
+from ..boxes.store import MEMBER, Store
 from ..certificates.authority import DAY, LIFETIMES, Authority, certificate_of, first_list, general_name
 from ..errors import Failure
 from ..repository import OFFLINE, SIGNED_AT, Repository, left, lifetime
@@ -100,7 +100,7 @@ def keys_are_private(platform):
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             found.append(wrong(f"{path} is readable by others",
                                f"chmod 600 {path}, and replace the key if others use this machine"))
-    for path in (layout.server_key, layout.platform_key):
+    for path in (layout.server_key, layout.platform_key, layout.scraper_key):
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o027:
             found.append(wrong(f"{path} is readable by others", f"chmod 640 {path}"))
     yield from found or [ok("keys are private")]
@@ -317,7 +317,23 @@ def boxes(platform):
         yield ok(f"no box needs a look, of {len(state.members)} members")
 
 
+def prometheus(platform):
+    layout = platform.layout
+    if layout.ca_kind == EXISTING:
+        return
+    state = Store(layout.boxes).load()
+    path = layout.prometheus / monitoring.TARGETS
+    count = sum(member.metrics is not None for member in state.members.values() if member.state == MEMBER)
+    if not path.exists():
+        yield wrong(f"{path} is missing, so Prometheus finds no box", platform.init)
+    elif path.read_bytes() != monitoring.targets(state):
+        yield warning(f"{path} does not have the boxes of this platform",
+                      f"`ledge-platform box answer{platform.here}` writes it; see `journalctl -u ledge-platform-boxes`")
+    else:
+        yield ok(f"{path} has {count} boxes for Prometheus")
+
+
 CHECKS = (
     folders_and_owners, keys_are_private, offline_keys_are_away, signed_roles, keys_of_roles, clock, certificate_authority,
-    revoked_certificates, own_certificates, configuration_files, services, ports_answer, disk, boxes,
+    revoked_certificates, own_certificates, configuration_files, services, ports_answer, disk, boxes, prometheus,
 )

@@ -10,6 +10,7 @@ FOLDERS = (
     ("keys", 0o700, "platform", "platform"),
     ("ca", 0o755, "platform", "platform"),
     ("tls", 0o755, "root", "root"),
+    ("prometheus", 0o755, "platform", "platform"),
     ("var", 0o755, "root", "root"),
     ("audit_state", 0o750, "platform", "platform"),
     ("boxes", 0o750, "platform", "platform"),

@@ -38,6 +38,9 @@ class Layout:
         self.keys, self.ca, self.tls = etc / "keys", etc / "ca", etc / "tls"
         self.server_certificate, self.server_key = self.tls / "server.pem", self.tls / "server.key"
         self.platform_certificate, self.platform_key = self.tls / "platform.pem", self.tls / "platform.key"
+        # Everything that a Prometheus needs, so that the folder can be copied to another machine.
+        self.prometheus = etc / "prometheus"
+        self.scraper_certificate, self.scraper_key = self.prometheus / "prometheus.pem", self.prometheus / "prometheus.key"
         # The root and the present issuing authority: by this the servers know clients.
         self.clients = self.tls / "clients.pem"
         self.nginx_conf = etc / "nginx.conf"

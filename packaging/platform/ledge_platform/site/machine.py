@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import Failure
 from .layout import OWN
 
-PLATFORM_USER, BROKER_USER = "ledge-platform", "mosquitto"
+PLATFORM_USER, BROKER_USER, SCRAPER_USER = "ledge-platform", "mosquitto", "prometheus"
 WEB_USERS = ("www-data", "nginx")
 # Debian puts servers where not every user's PATH leads.
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
@@ -72,13 +72,15 @@ class Users:
     def __init__(self, layout):
         own = pwd.getpwuid(os.geteuid()).pw_name
         if layout.is_trial:
-            self.root = self.platform = self.web = self.broker = own
+            self.root = self.platform = self.web = self.broker = self.scraper = own
             return
         self.root, self.platform = "root", PLATFORM_USER
         self.web = next(filter(has_user, WEB_USERS), None)
         if self.web is None:
             raise Failure(f"there is no user of nginx ({' or '.join(WEB_USERS)}): apt install nginx-light")
         self.broker = BROKER_USER if has_user(BROKER_USER) else "root"
+        # A Prometheus on another machine has a copy of the files.
+        self.scraper = SCRAPER_USER if has_user(SCRAPER_USER) else "root"
         if layout.broker == OWN and self.broker == "root":
             raise Failure(f"there is no user {BROKER_USER}: apt install mosquitto")
 

@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 
 from .. import ceremony, files
+from ..boxes import monitoring
+from ..boxes.store import Store
 from ..certificates import authority
 from ..certificates.authority import Authority
 from ..errors import Failure
@@ -62,6 +64,7 @@ def make(layout, found, offline, plain, brought, tell):
     if layout.ca_kind == OWN:
         for line in certificates.ensure(layout, users):
             tell(line)
+        monitoring_files(layout)
     else:
         left += take_certificates(layout, users, brought, tell)
     is_ready = not left
@@ -119,6 +122,14 @@ def own_authority(layout, offline, plain, tell):
     return [offline]
 
 
+def monitoring_files(layout):
+    """The list of boxes for Prometheus, which `box answer` keeps."""
+    with layout.as_owner():
+        store = Store(layout.boxes)
+        with store.locked():
+            monitoring.write(layout, store.load())
+
+
 def take_certificates(layout, users, brought, tell):
     """Copies what another authority issued. Returns what is missing."""
     readers = {"server.key": "broker", "platform.key": "platform"}
@@ -143,6 +154,8 @@ def configure(layout, users, tell):
         left.append(f"write `include {layout.nginx_conf};` into the block http of your nginx, and reload it")
         left.append(f"let your nginx write to {layout.box_files} and {layout.join}, as the user {users.web}")
     tell(written.put(layout.acl, configuration.acl()))
+    if layout.ca_kind == OWN:
+        tell(written.put(layout.prometheus / monitoring.JOB, monitoring.job(layout)))
     if "://" in layout.broker:
         left.append(
             f"give {layout.broker} the files {layout.acl}, {layout.clients} and {layout.ca}/crl.pem, the last one daily")

@@ -45,7 +45,7 @@ def jobs(layout):
     state = ("--state", layout.audit_state)
     found = [
         Job("boxes", MINUTELY, ("box", "answer", *here), "Answer boxes that ask for a certificate",
-            writes=("boxes", "requests", "answers", "ca", "audit_state")),
+            writes=("boxes", "requests", "answers", "ca", "audit_state", "prometheus")),
         Job("refresh", "*:17", ("refresh", layout.repository, "--keys", layout.keys),
             "Sign the online roles again before they expire", writes=("repository",)),
         Job("verify", "04:40", ("verify", layout.repository), "Go through the repository as a box does"),
@@ -71,7 +71,7 @@ def jobs(layout):
                 writes=("ca",)),
             # As root, because the key of the servers is not the platform's to read.
             Job("certificates", "03:35", ("certificates", "refresh", *here),
-                "Renew the certificates of the platform's servers", user="root", writes=("ca", "tls"),
+                "Renew the certificates of the platform's servers", user="root", writes=("ca", "tls", "prometheus"),
                 capabilities="CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_SETUID CAP_SETGID"),
         ]
     found.append(
