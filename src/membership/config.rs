@@ -9,6 +9,7 @@ use ledge_identity::sealing::{self, EncryptionConfig, MasterKeyError, Sealer};
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{self, MembershipFolder};
+use crate::question::QuestionKind;
 
 /// The platform that this box is a member of, by `ledge join`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,11 +20,13 @@ pub struct MembershipConfig {
     /// The file with the key under which the private keys in it are encrypted; `None` encrypts nothing.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub key_file: Option<SecretFile>,
+    /// The questions of the platform that this box answers. Neither a join file nor signed settings can set it.
+    pub questions: Vec<QuestionKind>,
 }
 
 impl Default for MembershipConfig {
     fn default() -> Self {
-        Self { path: "membership".into(), key_file: None }
+        Self { path: "membership".into(), key_file: None, questions: Vec::new() }
     }
 }
 

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ledge_audit::key::AuditKey;
 use ledge_identity::access::CallerAccess;
 use ledge_part::check::Finding;
+use ledge_part::findings::FindingsSource;
 use ledge_part::metrics::{gauge_value, single};
 use ledge_part::section::{ConfigSection, DoctorContext};
 use ledge_part::{PartEnvironment, Subsystem};
+use ledge_service::hint::HintSignal;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -17,14 +19,16 @@ use crate::config::MembershipConfig;
 use crate::doctor;
 use crate::folder::{MembershipFolder, MembershipStatus};
 use crate::member::{AuditKeyReader, Member};
+use crate::question::QuestionKind;
+use crate::responder::{Refusals, Responder};
 
 impl ConfigSection for MembershipConfig {
     fn resolve(&mut self, root: &Path) {
         self.make_absolute(root);
     }
 
-    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Finding> {
-        doctor::checks(self)
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
+        doctor::checks(self, context.egress)
     }
 }
 
@@ -33,16 +37,25 @@ pub struct MembershipPart {
     folder: MembershipFolder,
     audit_log: PathBuf,
     status: Arc<Mutex<MembershipStatus>>,
+    allowed: Vec<QuestionKind>,
+    findings: FindingsSource,
+    hints: HintSignal,
 }
 
 impl MembershipPart {
-    /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform.
-    pub fn open(config: &MembershipConfig, audit_log: &Path) -> Result<Option<Self>, String> {
+    /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform. It answers questions
+    /// with `findings`, and looks for them upon `hints`.
+    pub fn open(
+        config: &MembershipConfig,
+        audit_log: &Path,
+        findings: FindingsSource,
+        hints: HintSignal,
+    ) -> Result<Option<Self>, String> {
         let folder = config.folder().map_err(|error| error.to_string())?;
         let audit_log = audit_log.to_owned();
         Ok(folder.exists().then(|| {
             let status = Arc::new(Mutex::new(folder.status().unwrap_or_default()));
-            Self { folder, audit_log, status }
+            Self { folder, audit_log, status, allowed: config.questions.clone(), findings, hints }
         }))
     }
 }
@@ -77,6 +90,25 @@ impl Subsystem for MembershipPart {
             Arc::new(move || AuditKey::verifier_key_in(&audit_log, &device, &sealer).ok().flatten());
         let status = self.status.clone();
         let member = Member::new(self.folder.clone(), egress.clone(), audit.clone(), key, status);
+        // Without an allowed question, none is even looked for.
+        if !self.allowed.is_empty() {
+            let responder = Responder {
+                folder: self.folder.clone(),
+                egress: egress.clone(),
+                audit: audit.clone(),
+                findings: self.findings.clone(),
+                hints: self.hints.clone(),
+                allowed: self.allowed.clone(),
+                refusals: Refusals::default(),
+            };
+            let stop = shutdown.clone();
+            shutdown.spawn(async move {
+                tokio::select! {
+                    () = responder.run() => {}
+                    () = stop.requested() => {}
+                }
+            });
+        }
         let stop = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

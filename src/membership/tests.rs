@@ -1,5 +1,7 @@
 //! Tests with a join file that `ledge-platform box add` made, and with certificates made here.
 
+mod questions;
+
 use aws_lc_rs::signature::{ED25519, KeyPair as _, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -248,7 +250,7 @@ fn a_membership_is_written_whole_and_its_private_keys_are_encrypted() {
     let state = tempfile::tempdir().unwrap();
     let key_file = state.path().join("key");
     ledge_base::durable::create_private(&key_file, &[7; MASTER_KEY_BYTES]).unwrap();
-    let config = MembershipConfig { path: state.path().join("membership"), key_file: None };
+    let config = MembershipConfig { path: state.path().join("membership"), ..MembershipConfig::default() };
     let write = |replaces, key| PreparedMembership::write(&config, &made(), &device("box-2"), replaces, key, |_| false);
     write(false, None).unwrap().discard().unwrap();
     assert!(!config.folder().unwrap().exists());
