@@ -90,6 +90,7 @@ macro_rules! checks {
 }
 
 checks! {
+    Clock: "clock",
     Cpu: "cpu",
     Cores: "cores",
     Memory: "memory",

@@ -20,7 +20,7 @@ VALID_S = 900
 LEVELS = ("ok", "warning", "failure")
 # The checks of `ledge doctor`, as `src/membership/diagnosis.rs` names them.
 CHECKS = frozenset((
-    "cpu", "cores", "memory", "state", "access", "local_access", "local_plain", "tls", "grpc_tls", "runtimes",
+    "clock", "cpu", "cores", "memory", "state", "access", "local_access", "local_plain", "tls", "grpc_tls", "runtimes",
     "isolation", "onnxruntime", "openvino", "feature_store", "egress", "audit_log", "audit_key", "audit_copy",
     "encryption", "daemon_sandbox", "model_sandbox", "mqtt", "membership", "updates", "updates_metadata",
     "updates_root", "catalogue", "catalogue_root", "models", "model_folders", "cameras", "model", "crashes",
