@@ -37,6 +37,8 @@ def ask(given):
 
 def publish(layout, questions, given):
     now = moments.now()
+    if not layout.questions.is_dir():
+        raise Failure(f"{layout.questions} is missing: `ledge-platform init` makes it, and its place in nginx")
     with layout.as_owner(), Store(layout.boxes).locked():
         member = Store(layout.boxes).load().members.get(given.name)
         if member is None or member.state != MEMBER:
