@@ -393,8 +393,6 @@ impl DaemonApp {
             Arc::new(audit),
             Arc::new(self.serving.clone()),
         ];
-        let membership = MembershipPart::open(&self.config.membership, &self.config.audit.path);
-        parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         if !self.config.grpc.listen.is_empty() {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());
             parts.push(Arc::new(GrpcPart { serving: self.serving.clone(), readiness, shutdown }));
@@ -403,6 +401,9 @@ impl DaemonApp {
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
         let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
+        let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
+        let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
+        parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));

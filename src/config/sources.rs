@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use ledge_base::toml_check::{self, CheckedToml, ConfigMistake, TomlEntryPlace, ValueProblem};
+use ledge_egress::EgressContent;
 use ledge_features::registry::Registry;
 use ledge_isolation::SPAWNER_VARIABLE;
 use ledge_listener::LISTENERS_VARIABLE;
@@ -346,6 +347,17 @@ fn read_membership(
     }
 }
 
+/// Lets the answers to questions go where requests for the certificate of this box go: to its platform.
+fn allow_diagnoses(destination: &mut toml::Value) {
+    let send = destination.get_mut("send").and_then(toml::Value::as_array_mut);
+    let is = |content: EgressContent| move |word: &toml::Value| word.as_str() == Some(content.name());
+    if let Some(send) = send.filter(|send| send.iter().any(is(EgressContent::CertificateRequest)))
+        && !send.iter().any(is(EgressContent::Diagnosis))
+    {
+        send.push(EgressContent::Diagnosis.name().into());
+    }
+}
+
 fn read_signed(path: &Path, merged: &mut MergedSources) {
     let source = path.display().to_string();
     match read_text(path) {
@@ -477,15 +489,29 @@ impl MergedSources {
     }
 
     /// Adds entries to `[[egress.allow]]` for hosts that have none: an array of a later source replaces the whole list,
-    /// and a member still has to reach its platform.
+    /// and a member still has to reach its platform. Where the owner allows questions, their answers may go there too.
     fn add_destinations(&mut self, destinations: Vec<toml::Value>) {
+        let allows_questions = self.allows_questions();
         let egress = self.table.get_mut("egress").and_then(toml::Value::as_table_mut);
         let Some(allow) = egress.and_then(|egress| egress.get_mut("allow")?.as_array_mut()) else { return };
         for destination in destinations {
-            if allow.iter().all(|known| known.get("host") != destination.get("host")) {
-                allow.push(destination);
+            let mut allowed = destination.clone();
+            if allows_questions {
+                allow_diagnoses(&mut allowed);
+            }
+            match allow.iter_mut().find(|known| known.get("host") == destination.get("host")) {
+                // The entry of the owner is as the owner wants it.
+                Some(known) if *known != destination => {}
+                Some(known) => *known = allowed,
+                None => allow.push(allowed),
             }
         }
+    }
+
+    /// True if the owner lets the platform ask something.
+    fn allows_questions(&self) -> bool {
+        let questions = self.table.get("membership").and_then(|section| section.get("questions")?.as_array());
+        questions.is_some_and(|questions| !questions.is_empty())
     }
 
     fn add_unreadable(&mut self, source: String, error: &io::Error) {

@@ -114,7 +114,7 @@ pub enum EgressPurpose {
     Alert,
     /// Webhooks of `[[inbox]]`.
     Document,
-    /// Requests for the certificate of this box, to the platform whose member it is.
+    /// Requests for the certificate of this box, and answers to questions, to the platform whose member it is.
     Membership,
     /// A live copy of the audit log, by its name.
     LiveCopy(&'static str),
@@ -147,7 +147,7 @@ impl EgressPurpose {
             Self::Updates | Self::Camera => &[EgressContent::Protocol, EgressContent::Request],
             Self::Alert => &[EgressContent::Protocol, EgressContent::Alert],
             Self::Document => &[EgressContent::Protocol, EgressContent::Document],
-            Self::Membership => &[EgressContent::Protocol, EgressContent::CertificateRequest],
+            Self::Membership => &[EgressContent::Protocol, EgressContent::CertificateRequest, EgressContent::Diagnosis],
             Self::Audit | Self::LiveCopy(_) => &[EgressContent::Protocol, EgressContent::Audit],
         }
     }

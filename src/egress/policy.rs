@@ -48,11 +48,15 @@ pub enum EgressContent {
     /// Requests for the certificate of this box, to the platform whose member it is.
     #[serde(rename = "certificates")]
     CertificateRequest,
+    /// Answers to the questions of the platform, and the requests that look for questions. Only an entry that names it
+    /// permits it.
+    #[serde(rename = "diagnoses")]
+    Diagnosis,
 }
 
 impl EgressContent {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Protocol,
         Self::Answer,
         Self::Presence,
@@ -64,7 +68,13 @@ impl EgressContent {
         Self::Alert,
         Self::Document,
         Self::CertificateRequest,
+        Self::Diagnosis,
     ];
+
+    /// True for contents that only an entry with their name permits.
+    pub fn is_named_only(self) -> bool {
+        matches!(self, Self::Document | Self::Diagnosis)
+    }
 
     /// The name in the configuration and the metrics.
     pub fn name(self) -> &'static str {
@@ -80,6 +90,7 @@ impl EgressContent {
             Self::Alert => "alerts",
             Self::Document => "documents",
             Self::CertificateRequest => "certificates",
+            Self::Diagnosis => "diagnoses",
         }
     }
 }
@@ -110,10 +121,12 @@ pub struct AllowedDestination {
     pub send: Vec<EgressContent>,
 }
 
-/// The contents that a destination may get for which none are named: all but the text of documents.
+/// The contents that a destination may get for which none are named: all but the text of documents and diagnoses.
 pub fn everything_unnamed() -> Vec<EgressContent> {
-    let is_named_only = |content: &EgressContent| matches!(content, EgressContent::Protocol | EgressContent::Document);
-    EgressContent::ALL.into_iter().filter(|content| !is_named_only(content)).collect()
+    EgressContent::ALL
+        .into_iter()
+        .filter(|content| *content != EgressContent::Protocol && !content.is_named_only())
+        .collect()
 }
 
 /// The permission to send to a destination.
@@ -228,18 +241,18 @@ mod tests {
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
         let permitted = EgressContent::ALL.map(|content| granted.permits(content));
-        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false, false, false]);
+        assert_eq!(permitted, [true, false, true, false, false, false, false, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
         }
     }
 
     #[test]
-    fn an_entry_without_send_permits_everything_but_documents_and_an_empty_one_the_protocol_alone() {
+    fn an_entry_without_send_permits_everything_but_what_must_be_named_and_an_empty_one_the_protocol_alone() {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
         let permitted = |to: &str| EgressContent::ALL.map(|content| grant(&config, to).unwrap().permits(content));
-        assert_eq!(permitted("a:1"), EgressContent::ALL.map(|content| content != EgressContent::Document));
+        assert_eq!(permitted("a:1"), EgressContent::ALL.map(|content| !content.is_named_only()));
         assert_eq!(permitted("b:1"), EgressContent::ALL.map(|content| content == EgressContent::Protocol));
     }
 
@@ -314,7 +327,7 @@ mod tests {
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",
-            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`, `documents`, `certificates`",
+            "f:11: allow[2].send[1]: unknown value `protocol`, expected one of `answers`, `presence`, `reports`, `calls`, `requests`, `audit`, `pictures`, `alerts`, `documents`, `certificates`, `diagnoses`",
         ];
         assert_eq!(found, expected);
     }

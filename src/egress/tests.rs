@@ -203,7 +203,7 @@ async fn counters_tell_contents_apart_and_survive_reconnects() {
     let [unused, used] = <[_; 2]>::try_from(egress.statistics()).unwrap();
     assert_eq!((used.destination, used.region.as_str()), (format!("127.0.0.1:{port}"), "eu"));
     assert_eq!((used.connections, used.failures, used.received), (2, 0, 8));
-    let sent = [6, 20_200, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let sent = [6, 20_200, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(used.sent.map(|(_, bytes)| bytes), sent);
     assert_eq!((unused.connections, unused.received, unused.sent[1].1), (0, 0, 0));
 }

@@ -9,7 +9,7 @@ use ledge_audit::record::AuditRecord;
 use ledge_cameras::messages::{CameraEvent, CameraObjectCounts, CameraStatus};
 use ledge_egress::{EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS, WEBHOOK_HEADERS};
 use ledge_inbox::message::InboxMessage;
-use ledge_membership::CertificateRequest;
+use ledge_membership::{CertificateRequest, Diagnosis};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -56,6 +56,10 @@ pub fn what(content: EgressContent) -> &'static str {
         EgressContent::CertificateRequest => {
             "requests for the certificate of this box, to the platform whose member it is: its name, public keys, and \
              the version of Ledge"
+        }
+        EgressContent::Diagnosis => {
+            "answers to the questions of the platform that membership.questions allows: checks of `ledge doctor` by \
+             their names, without their texts; where an entry of egress.allow names them"
         }
         EgressContent::Picture => {
             "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
@@ -133,6 +137,13 @@ pub fn messages(content: EgressContent) -> Vec<EgressMessageForm> {
             let payload = schemars::schema_for!(CertificateRequest<'static>);
             vec![typed("a request for a certificate (JSON in a DSSE envelope, HTTP PUT)", payload)]
         }
+        EgressContent::Diagnosis => vec![
+            typed(
+                "an answer to `doctor` (JSON in a DSSE envelope, HTTP PUT)",
+                schemars::schema_for!(Diagnosis<'static>),
+            ),
+            constant("a request for a question (HTTP GET)", &REQUEST_HEADERS),
+        ],
         EgressContent::Picture => {
             vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]
         }

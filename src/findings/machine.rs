@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::config::Config;
-use ledge_part::check::Finding;
+use ledge_part::check::{Finding, FindingMeasure};
 
 /// The free memory below which even small models may fail to load, in bytes. Two runtimes and one model of 20 MB need
 /// about half of it.
@@ -122,9 +122,9 @@ fn memory(memory: Option<MachineMemory>, limits: &CgroupLimits) -> Finding {
              unit, or that of the container)",
             size(LOW_MEMORY_BYTES)
         );
-        return Finding::warn("memory", detail, advice);
+        return Finding::warn("memory", detail, advice).measured(FindingMeasure::FreeBytes(free));
     }
-    Finding::ok("memory", detail)
+    Finding::ok("memory", detail).measured(FindingMeasure::FreeBytes(free))
 }
 
 fn state(folder: &Path) -> Finding {
@@ -138,8 +138,13 @@ fn state(folder: &Path) -> Finding {
             return Finding::fail("state", format!("{shown}: {error}"), "set state.path to a folder on a local disk");
         }
     };
+    state_on(folder, existing, &disk).measured(FindingMeasure::FreeBytes(disk.available_bytes))
+}
+
+/// The finding about a folder on a disk; `existing` is the part of it that is there.
+fn state_on(folder: &Path, existing: &Path, disk: &DiskSpace) -> Finding {
     let (free, total) = (size(disk.available_bytes), size(disk.total_bytes));
-    let detail = format!("{shown}: {free} of {total} free");
+    let detail = format!("{}: {free} of {total} free", folder.display());
     if disk.available_bytes < FULL_DISK_BYTES {
         return Finding::fail("state", detail, "free disk space, or set state.path to a folder on another disk");
     }
@@ -217,8 +222,9 @@ mod tests {
     fn a_limit_below_the_memory_counts() {
         let machine = Some(MachineMemory { total_bytes: 8 << 30, available_bytes: 4 << 30, swap_bytes: 0 });
         let limited = |memory_bytes| memory(machine, &CgroupLimits { memory_bytes, ..CgroupLimits::default() });
-        assert_eq!(limited(None), Finding::ok("memory", "4.0 GiB of 8.0 GiB free"));
-        assert_eq!(limited(Some(1 << 40)), Finding::ok("memory", "4.0 GiB of 8.0 GiB free"));
+        let good = Finding::ok("memory", "4.0 GiB of 8.0 GiB free").measured(FindingMeasure::FreeBytes(4 << 30));
+        assert_eq!(limited(None), good);
+        assert_eq!(limited(Some(1 << 40)), good);
         assert_eq!(limited(Some(256 << 20)).status, FindingStatus::Warn);
     }
 

@@ -1,7 +1,7 @@
 //! The findings about TLS, its files and certificate.
 
 use ledge_base::clock;
-use ledge_part::check::Finding;
+use ledge_part::check::{Finding, FindingMeasure};
 
 use crate::tls::{EXPIRY_WARNING_PERIOD, InspectedTlsFiles, ServerTlsError, TlsSource};
 
@@ -27,7 +27,7 @@ fn judge(name: &str, source: &TlsSource, found: Result<InspectedTlsFiles, Server
     let until = clock::rfc3339(certificate.not_after_ms);
     let detail = format!("a certificate for {}, until {until}", certificate.shown_names());
     let left_ms = certificate.not_after_ms.saturating_sub(now_ms);
-    if left_ms == 0 {
+    let finding = if left_ms == 0 {
         Finding::fail(name, format!("{detail}: it has expired"), "renew the certificate: callers refuse it")
     } else if now_ms < certificate.not_before_ms {
         let from = clock::rfc3339(certificate.not_before_ms);
@@ -55,5 +55,6 @@ fn judge(name: &str, source: &TlsSource, found: Result<InspectedTlsFiles, Server
         Finding::warn(name, detail, "renew http.tls.client_crl_file: later revocations are not known here")
     } else {
         Finding::ok(name, detail)
-    }
+    };
+    finding.measured(FindingMeasure::SecondsLeft(left_ms / 1000))
 }

@@ -10,6 +10,7 @@ use ledge_identity::sealing::{self, EncryptionConfig, MasterKeyError, Sealer};
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{self, MembershipFolder};
+use crate::question::QuestionKind;
 
 /// The platform that this box is a member of, by `ledge join`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,11 +24,13 @@ pub struct MembershipConfig {
     /// The platform whose join files are taken without a question: the fingerprint of its root certificate.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub fingerprint: Option<CertificateFingerprint>,
+    /// The questions of the platform that this box answers. Neither a join file nor signed settings can set it.
+    pub questions: Vec<QuestionKind>,
 }
 
 impl Default for MembershipConfig {
     fn default() -> Self {
-        Self { path: "membership".into(), key_file: None, fingerprint: None }
+        Self { path: "membership".into(), key_file: None, fingerprint: None, questions: Vec::new() }
     }
 }
 

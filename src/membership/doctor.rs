@@ -1,7 +1,8 @@
 //! The findings about the membership.
 
 use ledge_base::clock;
-use ledge_part::check::Finding;
+use ledge_egress::{EgressConfig, EgressContent};
+use ledge_part::check::{Finding, FindingMeasure};
 
 use crate::certificates::renewal_ms;
 use crate::config::MembershipConfig;
@@ -11,7 +12,7 @@ use crate::folder::{Membership, MembershipFolder, Standing};
 const NAME: &str = "membership";
 
 /// Checks the certificate of this box; no findings on a box that joined no platform.
-pub fn checks(config: &MembershipConfig) -> Vec<Finding> {
+pub fn checks(config: &MembershipConfig, egress: &EgressConfig) -> Vec<Finding> {
     let folder = match config.folder() {
         Ok(folder) => folder,
         Err(error) => {
@@ -20,11 +21,30 @@ pub fn checks(config: &MembershipConfig) -> Vec<Finding> {
     };
     match folder.membership() {
         Ok(None) => Vec::new(),
-        Ok(Some(membership)) => vec![standing(&folder, &membership)],
+        Ok(Some(membership)) => {
+            let mut findings = vec![standing(&folder, &membership)];
+            findings.extend(questions(config, egress, &membership));
+            findings
+        }
         Err(error) => {
             vec![Finding::fail(NAME, error.to_string(), "run it as root, or join again with a new join file")]
         }
     }
+}
+
+/// Checks that the answers to the questions that the owner allows may leave this box.
+fn questions(
+    config: &MembershipConfig,
+    egress: &EgressConfig,
+    Membership { join, .. }: &Membership,
+) -> Option<Finding> {
+    let is_permitted = || egress.grant(&join.at).is_ok_and(|grant| grant.permits(EgressContent::Diagnosis));
+    if config.questions.is_empty() || is_permitted() {
+        return None;
+    }
+    let detail =
+        format!("membership.questions is set, and the entry of egress.allow for {} lacks \"diagnoses\"", join.at);
+    Some(Finding::warn(NAME, detail, "add it to `send` of that entry, or remove the entry: joining made one"))
 }
 
 fn standing(folder: &MembershipFolder, membership: &Membership) -> Finding {
@@ -51,20 +71,23 @@ fn certificate(folder: &MembershipFolder, Membership { platform, device, .. }: &
         return Finding::fail(NAME, detail, "run it as root, or join again with a new join file");
     };
     let (now_ms, until) = (clock::unix_millis(), clock::rfc3339(facts.not_after_ms));
+    let left = FindingMeasure::SecondsLeft(facts.not_after_ms.saturating_sub(now_ms) / 1000);
     let detail = format!("{device} is a member of {platform}, with a certificate until {until}");
     if facts.not_after_ms <= now_ms {
         return Finding::fail(
             NAME,
             format!("the certificate of {device} ended at {until}{said}"),
             "see that the service reaches the platform: it renews the certificate by itself, up to a year later",
-        );
+        )
+        .measured(left);
     }
     if renewal_ms(&facts) + 86_400_000 < now_ms {
         return Finding::warn(
             NAME,
             format!("{detail}, which is due for renewal{said}"),
             "see that the service reaches the platform",
-        );
+        )
+        .measured(left);
     }
-    Finding::ok(NAME, detail)
+    Finding::ok(NAME, detail).measured(left)
 }

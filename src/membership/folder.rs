@@ -7,6 +7,7 @@
 //! | `ca.pem`, `root.json` | the root certificate, and the root metadata of updates |
 //! | `identity.pem` | the certificate of this box, its issuers and its private key, in one file, so that they change together |
 //! | `request.json` | a request that is not answered yet, with its private key |
+//! | `question.json` | the question that was answered last: no question is answered twice |
 //! | `status.json` | what the last attempt came to, for people |
 
 use std::io;
@@ -23,6 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::certificates::CertificateChain;
 use crate::join_file::Invitation;
+use crate::question::AnsweredQuestion;
 use crate::request::PendingRequest;
 
 /// The settings from the join file.
@@ -33,6 +35,7 @@ const CA_FILE: &str = "ca.pem";
 const ROOT_FILE: &str = "root.json";
 const IDENTITY_FILE: &str = "identity.pem";
 const REQUEST_FILE: &str = "request.json";
+const QUESTION_FILE: &str = "question.json";
 const STATUS_FILE: &str = "status.json";
 
 /// The folder, and the key under which its private keys are encrypted.
@@ -179,6 +182,16 @@ impl MembershipFolder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::File { path, error }),
             _ => Ok(()),
         }
+    }
+
+    /// The question that was answered last; `None` before the first.
+    pub fn answered(&self) -> Result<Option<AnsweredQuestion>, FolderError> {
+        self.read_json(QUESTION_FILE)
+    }
+
+    /// Replaces it. When this returns, no power cut makes the box answer the question again.
+    pub fn save_answered(&self, answered: &AnsweredQuestion) -> Result<(), FolderError> {
+        self.write_json(QUESTION_FILE, answered)
     }
 
     /// The result of the last attempt; `None` before the first.

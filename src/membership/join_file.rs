@@ -22,7 +22,7 @@ use crate::envelope::{Envelope, signed_bytes};
 const JOIN_FILE_TYPE: &str = "application/vnd.ledge.join-file+json";
 
 /// The common name of the platform's own certificate, which no box has.
-const PLATFORM_NAME: &str = "platform";
+pub const PLATFORM_NAME: &str = "platform";
 
 /// The version of the payload.
 const VERSION: u32 = 1;

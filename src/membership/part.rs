@@ -8,9 +8,11 @@ use ledge_audit::key::AuditKey;
 use ledge_identity::access::CallerAccess;
 use ledge_identity::sealing::Sealer;
 use ledge_part::check::Finding;
+use ledge_part::findings::FindingsSource;
 use ledge_part::metrics::{gauge_value, single};
 use ledge_part::section::{ConfigSection, DoctorContext};
 use ledge_part::{PartEnvironment, Subsystem};
+use ledge_service::hint::HintSignal;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -18,14 +20,16 @@ use crate::config::MembershipConfig;
 use crate::doctor;
 use crate::folder::{MembershipFolder, MembershipStatus};
 use crate::member::{AuditKeyReader, Member};
+use crate::question::QuestionKind;
+use crate::responder::{Refusals, Responder};
 
 impl ConfigSection for MembershipConfig {
     fn resolve(&mut self, root: &Path) {
         self.make_absolute(root);
     }
 
-    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Finding> {
-        doctor::checks(self)
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
+        doctor::checks(self, context.egress)
     }
 }
 
@@ -35,11 +39,20 @@ pub struct MembershipPart {
     folder: Option<MembershipFolder>,
     audit_log: PathBuf,
     status: Arc<Mutex<MembershipStatus>>,
+    allowed: Vec<QuestionKind>,
+    findings: FindingsSource,
+    hints: HintSignal,
 }
 
 impl MembershipPart {
-    /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform.
-    pub fn open(config: &MembershipConfig, audit_log: &Path) -> Option<Self> {
+    /// The part of a box whose audit log is in `audit_log`; `None` on a box that joined no platform. It answers questions
+    /// with `findings`, and looks for them upon `hints`.
+    pub fn open(
+        config: &MembershipConfig,
+        audit_log: &Path,
+        findings: FindingsSource,
+        hints: HintSignal,
+    ) -> Option<Self> {
         if !MembershipFolder::new(&config.path, Sealer::none()).exists() {
             return None;
         }
@@ -54,7 +67,8 @@ impl MembershipPart {
                 (None, MembershipStatus { said, is_problem: true, ..MembershipStatus::default() })
             }
         };
-        Some(Self { folder, audit_log: audit_log.to_owned(), status: Arc::new(Mutex::new(status)) })
+        let (audit_log, allowed) = (audit_log.to_owned(), config.questions.clone());
+        Some(Self { folder, audit_log, status: Arc::new(Mutex::new(status)), allowed, findings, hints })
     }
 }
 
@@ -88,7 +102,26 @@ impl Subsystem for MembershipPart {
         let key: AuditKeyReader =
             Arc::new(move || AuditKey::verifier_key_in(&audit_log, &device, &sealer).ok().flatten());
         let status = self.status.clone();
-        let member = Member::new(folder, egress.clone(), audit.clone(), key, status);
+        let member = Member::new(folder.clone(), egress.clone(), audit.clone(), key, status);
+        // Without an allowed question, none is even looked for.
+        if !self.allowed.is_empty() {
+            let responder = Responder {
+                folder,
+                egress: egress.clone(),
+                audit: audit.clone(),
+                findings: self.findings.clone(),
+                hints: self.hints.clone(),
+                allowed: self.allowed.clone(),
+                refusals: Refusals::default(),
+            };
+            let stop = shutdown.clone();
+            shutdown.spawn(async move {
+                tokio::select! {
+                    () = responder.run() => {}
+                    () = stop.requested() => {}
+                }
+            });
+        }
         let stop = shutdown.clone();
         shutdown.spawn(async move {
             tokio::select! {

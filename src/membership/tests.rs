@@ -1,5 +1,7 @@
 //! Tests with a join file that `ledge-platform box add` made, and with certificates made here.
 
+mod questions;
+
 use aws_lc_rs::signature::{ED25519, KeyPair as _, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

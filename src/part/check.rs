@@ -11,6 +11,18 @@ pub struct Finding {
     /// The remedy; `None` when there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// The number in `detail` that a diagnosis for the platform may have. It is not in the document of the findings.
+    #[serde(skip)]
+    pub measure: Option<FindingMeasure>,
+}
+
+/// A number of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FindingMeasure {
+    /// The free room of a disk or of the memory, in bytes.
+    FreeBytes(u64),
+    /// The time until a certificate ends, in seconds; 0 once it has ended.
+    SecondsLeft(u64),
 }
 
 /// The severity of a finding. The worst comes last.
@@ -27,7 +39,7 @@ pub enum FindingStatus {
 
 impl Finding {
     pub fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), status: FindingStatus::Ok, detail: detail.into(), advice: None }
+        Self { name: name.into(), status: FindingStatus::Ok, detail: detail.into(), advice: None, measure: None }
     }
 
     pub fn info(name: &str, detail: impl Into<String>) -> Self {
@@ -35,11 +47,17 @@ impl Finding {
     }
 
     pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.into(), status: FindingStatus::Warn, detail: detail.into(), advice: Some(advice.into()) }
+        Self { status: FindingStatus::Warn, advice: Some(advice.into()), ..Self::ok(name, detail) }
     }
 
     pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { status: FindingStatus::Fail, ..Self::warn(name, detail, advice) }
+    }
+
+    /// The same, with a number.
+    #[must_use]
+    pub fn measured(self, measure: FindingMeasure) -> Self {
+        Self { measure: Some(measure), ..self }
     }
 }
 

@@ -296,6 +296,19 @@ pub enum AuditEvent {
         /// The end of its validity (RFC 3339).
         until: String,
     },
+    /// A signed question of the platform was answered. The record is on the disk before the answer leaves.
+    QuestionAnswered {
+        /// The question: `doctor`.
+        question: FixedWord,
+        /// The random id that the platform gave it: 64 hexadecimal digits.
+        id: String,
+    },
+    /// A question was refused, and not answered: once for each question, and for 10 an hour at most.
+    QuestionRefused {
+        /// The cause: `unreadable`, `not_signed`, `other_box`, `expired`, `early` (made in the future), `repeated` (not
+        /// made after the one that was answered last), `unknown` (to this version) or `not_allowed`.
+        cause: FixedWord,
+    },
     /// An outbound connection was requested and is not allowed.
     ConnectionRefused {
         /// `HOST:PORT`, as configured; `unlisted` if a request named it and the allow-list does not.
@@ -516,6 +529,8 @@ actions! {
     UpdateOrdered: "update_ordered",
     ConnectionOpened: "connection_opened",
     CertificateIssued: "certificate_issued",
+    QuestionAnswered: "question_answered",
+    QuestionRefused: "question_refused",
     ConnectionRefused: "connection_refused",
     PicturesPublished: "pictures_published",
     PicturesSeen: "pictures_seen",
@@ -566,6 +581,7 @@ impl AuditEvent {
             | Self::MetadataDamaged
             | Self::TrustReset
             | Self::UpdateMoved { cause: Some(_), .. }
+            | Self::QuestionRefused { .. }
             | Self::ConnectionRefused { .. }
             | Self::AccessDenied { .. }
             | Self::AuthenticationFailed { .. }

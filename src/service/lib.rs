@@ -4,6 +4,7 @@
 //! Files, in reading order:
 //! * `shutdown.rs` - tasks whose end is always noticed, and one signal that ends them all
 //! * `readiness.rs` - latches, one for each part that starts; the daemon is ready when the last one is dropped
+//! * `hint.rs` - the platform's hint, for parts that look for news
 //! * `off_thread.rs` - long computations off the async threads: one thread a core, callers in turn
 //! * `limited_process.rs` - a second process of this program, with limits, for work that may crash
 //! * `child_errors.rs` - the standard error of another process of this program, as lines of this one's log
@@ -33,6 +34,7 @@
 pub mod shutdown;
 pub mod readiness;
 pub mod audit_event;
+pub mod hint;
 pub mod limited_process;
 pub mod child_errors;
 pub mod off_thread;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ledge_base::principal::Principal;
 use ledge_egress::HostPort;
+use ledge_service::hint::HintSignal;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::artifact::{Artifact, ArtifactKind};
@@ -26,6 +27,7 @@ pub struct Updates {
     orders: mpsc::Sender<QueuedAdministratorCommand>,
     checks: mpsc::Sender<PollerCommand>,
     retries: Arc<Notify>,
+    hints: HintSignal,
     status: Arc<SharedStatus>,
     /// The servers that a check may ask.
     servers: Arc<[HostPort]>,
@@ -143,6 +145,7 @@ impl Updates {
                 orders,
                 checks,
                 retries,
+                hints: HintSignal::default(),
                 servers: servers.into(),
                 status: Arc::default(),
             },
@@ -190,6 +193,12 @@ impl Updates {
     pub fn check_soon(&self) {
         // A full queue has checks already.
         let _ = self.checks.try_send(PollerCommand::Hint);
+        self.hints.give();
+    }
+
+    /// The hints of the platform, for the part that looks at its questions.
+    pub fn hints(&self) -> HintSignal {
+        self.hints.clone()
     }
 
     /// Makes delayed attempts now.

@@ -73,6 +73,7 @@ fuzzed! {
     an_api_key_has_one_form: api_key, cut Refused, changed Mixed, 20_000;
     the_names_of_a_certificate_are_names_and_not_too_many: certificate, cut Refused, changed Mixed, 20_000;
     a_join_file_is_of_its_platform_or_refused: join_file, cut Mixed, changed Mixed, 2_000;
+    a_question_is_of_its_platform_or_refused: question, cut Refused, changed Mixed, 2_000;
     a_photograph_has_a_byte_for_each_colour_of_each_pixel: photograph, cut Mixed, changed Mixed, 60;
     a_jpeg_that_is_scaled_down_has_the_size_that_the_library_finds: scaled_jpeg, cut Refused, changed Mixed, 60;
     rows_of_a_table_have_a_cell_of_each_column: table_rows, cut Refused, changed Mixed, 50_000;

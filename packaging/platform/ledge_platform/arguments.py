@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from . import catalogues, ceremony, manifest, moments, names, waves
-from .boxes import inviting, monitoring
+from .boxes import asking, inviting, monitoring, questions
 from .certificates.authority import LIFETIMES
 from .errors import Failure
 from .repository import OFFLINE, ROLES
@@ -461,6 +461,12 @@ def boxes(verbs):
     add = added("answer", "decide on the requests of boxes; the timer does it every minute")
     add("--quiet", action="store_true", help="say only what was refused")
     add = added("list", "all boxes and what needs a look")
+    add("--json", action="store_true")
+    add = added("ask", "ask a box that allows it how it is, and print its answer; without a question, its last answer")
+    add("name", type=a_box, metavar="NAME")
+    add("question", nargs="?", choices=questions.QUESTIONS, metavar="QUESTION", help=f"{', '.join(questions.QUESTIONS)}: the checks of `ledge doctor`, without their texts")
+    add("--wait", type=checked(moments.duration), default=asking.WAIT_S, metavar="DURATION",
+        help=f"for the answer ({moments.spoken(asking.WAIT_S)})")
     add("--json", action="store_true")
     for name, text in (("approve", "let boxes join that wait for it"), ("reject", "refuse boxes that wait for approval")):
         add = added(name, text)

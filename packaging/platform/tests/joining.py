@@ -26,7 +26,7 @@ class Platform:
         self.layout = Layout(folder)
         self.layout.take({"name": "example", "domain": "platform.example.com"})
         for path in (self.layout.etc, self.layout.repository, self.layout.requests, self.layout.answers,
-                     self.layout.prometheus):
+                     self.layout.questions, self.layout.prometheus):
             path.mkdir(parents=True)
         self.layout.config_file.write_text(self.layout.settings())
         (self.layout.repository / "root.json").write_text('{"signed": {"version": 1}}\n')

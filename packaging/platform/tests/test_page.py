@@ -112,6 +112,17 @@ class Joined(Shown):
         self.assertEqual((found["new"]["membership"]["state"], found["box-3"]["fleet"]), ("expected", "night"))
         self.assertIsNone(self.write()["boxes"][0]["membership"], "no folder was named")
 
+    def test_the_last_answer_of_a_box_is_shown(self):
+        self.keep_members(members=dict([self.joined("box-1", 1), self.joined("box-2", 1)]))
+        checks = [{"check": "camera", "level": "failure", "count": 2}]
+        answer = {"id": "ab", "question": "doctor", "at": "2026-11-25T00:00:00Z", "ledge": "0.1.0", "checks": checks}
+        asked = {"id": "cd", "question": "doctor", "inbox": "0a", "made": "-", "expires": "-", "answer": answer}
+        (self.members / "questions").mkdir()
+        (self.members / "questions" / "box-1.json").write_text(json.dumps(asked))
+        (self.members / "questions" / "box-2.json").write_text("{")
+        found = self.boxes()
+        self.assertEqual((found["box-1"]["answer"], found["box-2"]["answer"]), (answer, None))
+
     def test_a_forgotten_box_is_gone_though_the_broker_remembers_it(self):
         self.take("box-1")
         self.assertIn("box-1", self.boxes())
@@ -677,6 +688,21 @@ class InChromium(Shown):
         text = self.browser.text("#view-box")
         for words in ("Membership", "Certificate until", "it has not renewed its certificate, which ends in 10 d"):
             self.assertIn(words, text)
+
+    def test_the_last_answer_of_a_box_is_a_table(self):
+        self.keep_members(members=dict([self.joined("box-1", 1)]))
+        checks = [{"check": "cpu", "level": "ok", "count": 1}, {"check": "state", "level": "failure", "count": 2, "free_bytes": 1 << 30}]
+        answer = {"id": "ab", "question": "doctor", "at": moments.text(self.now), "ledge": "0.1.0", "checks": checks}
+        asked = {"id": "ab", "question": "doctor", "inbox": "0a", "made": "-", "expires": "-", "answer": answer}
+        (self.members / "questions").mkdir()
+        (self.members / "questions" / "box-1.json").write_text(json.dumps(asked))
+        self.write(members_folder=self.members)
+        self.go()
+        self.assertEqual(self.names(), ["box-1"])
+        self.browser.click("#view-boxes tbody th a")
+        self.browser.wait_for("document.querySelector('#box-title').innerText === 'box-1'")
+        text = self.browser.text("#view-box")
+        self.assertRegex(text, r"Last answer[\s\S]*state\s+failure\s+2\s+1\.?0? GiB free\s+cpu\s+ok\s+1")
 
     def test_a_thousand_boxes_are_shown_searched_and_sorted(self):
         self.thousand()

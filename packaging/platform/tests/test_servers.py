@@ -92,6 +92,17 @@ class Web(Site):
         self.assertEqual((status, json.loads(body), headers["Cache-Control"]), (200, {"state": "waiting"}, "no-store"))
         self.assertEqual((self.put(path), self.ask("/join/answers/")[0]), (405, 404))
 
+    def test_a_question_is_read_by_who_knows_the_inbox(self):
+        path = f"/join/questions/{INBOX}.json"
+        status, _, headers = self.ask(path)
+        self.assertEqual((status, headers["Cache-Control"]), (404, "no-store"))
+        (self.layout.questions / f"{INBOX}.json").write_text("{}")
+        self.assertEqual(self.ask(path)[:2], (200, b"{}"))
+        self.assertEqual(self.ask(path, self.issue("box-1"))[0], 200)
+        for other in ("/join/questions/", "/join/questions", f"/join/questions/{INBOX}", f"/join/questions/{INBOX}.json%0a"):
+            self.assertIn(self.ask(other)[0], (400, 404), other)
+        self.assertEqual(self.put(path), 405)
+
     def test_whoever_asks_too_often_is_told_so(self):
         """Also for inboxes that do not exist: otherwise they could be guessed at any speed."""
         with ThreadPoolExecutor(60) as pool:

@@ -67,5 +67,5 @@ fn line(finding: &StepFinding) -> Finding {
         (true, true) => FindingStatus::Warn,
         (false, _) => FindingStatus::Fail,
     };
-    Finding { name: finding.step.as_str().to_owned(), status, detail: finding.detail.clone(), advice: None }
+    Finding { status, ..Finding::ok(finding.step.as_str(), finding.detail.clone()) }
 }

@@ -678,3 +678,27 @@ fn addresses_of_the_owner_are_kept_and_hide_the_metrics_unless_the_port_is_among
         assert_eq!(loaded.metrics.unwrap().problem().is_none(), is_served, "{listen}");
     }
 }
+
+#[test]
+fn the_owner_alone_allows_questions_and_with_them_lets_their_answers_out() {
+    let sent = |own: &str| {
+        let root = Root::new(own);
+        let folder = root.0.path().join("membership");
+        std::fs::create_dir(&folder).unwrap();
+        let made = "[[egress.allow]]\nhost = \"p.example:443\"\nregion = \"eu\"\nsend = [\"certificates\", \"audit\"]\n\
+                    [[egress.allow]]\nhost = \"p.example:8883\"\nregion = \"eu\"\nsend = [\"presence\"]\n";
+        ledge_base::durable::replace(&folder.join(SETTINGS_FILE), made.as_bytes()).unwrap();
+        let allow = root.load(&[], &[]).config.egress.allow;
+        let sent = allow.into_iter().map(|entry| (entry.host.to_string(), entry.send));
+        sent.filter(|(_, send)| send.contains(&EgressContent::Diagnosis)).map(|(host, _)| host).collect::<Vec<_>>()
+    };
+    let questions = "[membership]\nquestions = [\"doctor\"]\n";
+    let other = "[[egress.allow]]\nhost = \"x:1\"\nregion = \"eu\"\nsend = [\"alerts\"]\n";
+    assert_eq!(sent(""), Vec::<String>::new());
+    assert_eq!(sent(questions), ["p.example:443"]);
+    assert_eq!(sent(&format!("{questions}{other}")), ["p.example:443"]);
+    let own = "[[egress.allow]]\nhost = \"p.example:443\"\nregion = \"eu\"\nsend = [\"certificates\"]\n";
+    assert_eq!(sent(&format!("{questions}{own}")), Vec::<String>::new(), "the owner's entry is as the owner wants it");
+    let unknown = Root::new("[membership]\nquestions = [\"logs\"]\n");
+    assert!(unknown.sources(&[], &[]).load().unwrap_err()[0].to_string().contains("unknown variant `logs`"));
+}

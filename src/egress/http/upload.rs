@@ -27,6 +27,12 @@ impl HttpClient {
         let (purpose, content) = (EgressPurpose::Membership, EgressContent::CertificateRequest);
         UploadClient(Self::with(egress, settings, purpose, content, super::REPLY_TIMEOUT))
     }
+
+    /// A client that looks for the questions of the platform, and may also send answers. Nothing is connected yet.
+    pub fn for_questions(egress: Egress, settings: HttpClientSettings) -> UploadClient {
+        let (purpose, content) = (EgressPurpose::Membership, EgressContent::Diagnosis);
+        UploadClient(Self::with(egress, settings, purpose, content, super::REPLY_TIMEOUT))
+    }
 }
 
 impl UploadClient {

@@ -110,6 +110,11 @@ pub fn join_file() -> Vec<Vec<u8>> {
     vec![include_bytes!("../../data/membership/box-2.join").to_vec(), answer.to_vec()]
 }
 
+/// A question of a platform.
+pub fn question() -> Vec<Vec<u8>> {
+    vec![include_bytes!("../../data/membership/question.json").to_vec()]
+}
+
 /// A certificate, and a list of revoked ones.
 pub fn certificate() -> Vec<Vec<u8>> {
     let authority = crate::certificates::Authority::new();

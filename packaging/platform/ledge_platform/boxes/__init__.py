@@ -10,5 +10,7 @@ A box joins by a join file, which `box add` makes. It puts a request into a fold
     inviting.py   join files
     rules.py      which request gets a certificate
     answering.py  a run over all inboxes, which can be killed at any point
+    questions.py  signed questions to a box, and its answers
+    asking.py     `box ask`
     listing.py    the state of each box, and what needs a look
 """

@@ -18,7 +18,7 @@ from .. import files, moments
 from ..audit.store import Store as AuditStore
 from ..certificates.authority import DAY, Authority
 from ..errors import Failure
-from . import monitoring, requests
+from . import monitoring, questions, requests
 from .inboxes import FILES_MAX, Inboxes
 from .rules import Outcome, Rules, clean
 from .store import Store
@@ -35,7 +35,8 @@ class Run(Rules):
     """One run over all inboxes, with the store locked."""
 
     def __init__(self, layout, store):
-        super().__init__(store.load(), Authority.open(layout.ca), moments.now())
+        self.questions = questions.Questions(layout)
+        super().__init__(store.load(), Authority.open(layout.ca), moments.now(), self.questions.load)
         self.layout, self.store, self.inboxes = layout, store, Inboxes(layout.requests)
 
     def run(self):
@@ -109,6 +110,7 @@ class Run(Rules):
         """Removes the inboxes that nobody has any more, once they are empty."""
         for inbox in self.folders - self.state.wanted_inboxes(self.now):
             self.inboxes.remove_inbox(inbox)
+        self.questions.tidy(self.now)
         for stuck in self.inboxes.stuck:
             self.refuse("-", stuck)
 
@@ -140,12 +142,18 @@ class Run(Rules):
             self.save()
         self.make_folders()
         self.write_answers(outcome.answers)
+        self.write_heard(outcome.heard)
         for file, mark in outcome.done:
             self.inboxes.remove(file, mark)
 
     def write_answers(self, answers):
         contents = {self.layout.answers / f"{id_}.json": json.dumps(answer).encode() for id_, answer in answers.items()}
         files.write_all(contents, 0o644)
+
+    def write_heard(self, heard):
+        files.write_all(dict(self.questions.content(name, asked) for name, asked in heard.items()), 0o600)
+        for asked in heard.values():
+            self.questions.withdraw(asked)
 
     # --- what people have decided ---
 
@@ -244,7 +252,7 @@ def unsound_clock(root, now):
 def parse(content, id_):
     """A request. Whatever a stranger's bytes set off in a parser is a refusal: one file cannot end the run of all."""
     try:
-        return requests.parse(content, id_)
+        return (questions if questions.is_answer(content) else requests).parse(content, id_)
     except Failure:
         raise
     except Exception as error:

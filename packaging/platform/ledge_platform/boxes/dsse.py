@@ -1,4 +1,5 @@
-"""Signed documents (DSSE, https://github.com/secure-systems-lab/dsse): join files, and the requests of boxes.
+"""Signed documents (DSSE, https://github.com/secure-systems-lab/dsse): join files, the requests of boxes,
+questions to them and their answers.
 
 The signature is over the bytes of the payload and its type. Only then are the bytes read as JSON, so that no two
 readers can understand one signed document differently.
@@ -11,6 +12,8 @@ from ..errors import Failure
 
 JOIN_FILE = "application/vnd.ledge.join-file+json"
 JOIN_REQUEST = "application/vnd.ledge.join-request+json"
+QUESTION = "application/vnd.ledge.question+json"
+DIAGNOSIS = "application/vnd.ledge.diagnosis+json"
 
 
 def pae(kind, body):

@@ -136,9 +136,9 @@ class Signer:
             print(f"ledge-platform: boxes take these files only until {ends}, when the platform's certificate ends",
                   file=sys.stderr)
 
-    def sealed(self, payload):
+    def sealed(self, payload, kind=dsse.JOIN_FILE):
         body = json.dumps(payload, indent=1).encode()
-        return dsse.seal(dsse.JOIN_FILE, body, lambda signed: self.key.sign(signed, ec.ECDSA(hashes.SHA256())),
+        return dsse.seal(kind, body, lambda signed: self.key.sign(signed, ec.ECDSA(hashes.SHA256())),
                          keyid=KEYID, certificate=self.chain)
 
 

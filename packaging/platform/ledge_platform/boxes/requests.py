@@ -41,6 +41,8 @@ class Request:
     signature: bytes
     signed: bytes
 
+    wants_answer = True
+
     def is_signed_by_secret(self, public):
         """True if the holder of the join file with this public key has signed it."""
         try:

@@ -14,7 +14,7 @@ from ..audit.notes import VerifierKey
 from ..certificates import authority as certificates
 from ..certificates.authority import DAY, LIFETIMES
 from ..errors import Failure
-from . import monitoring, requests
+from . import monitoring, questions, requests
 from .store import MEMBER, Certificate, Member, Waiting
 
 # Per inbox and day: what a hostile box can make the platform keep.
@@ -34,6 +34,7 @@ class Outcome:
 
     certificates: dict = field(default_factory=dict)
     answers: dict = field(default_factory=dict)
+    heard: dict = field(default_factory=dict)  # by the name of the box
     done: list = field(default_factory=list)
 
 
@@ -44,14 +45,15 @@ class Result:
     issued: list = field(default_factory=list)
     renewed: list = field(default_factory=list)
     waiting: list = field(default_factory=list)
+    heard: list = field(default_factory=list)
     refused: int = 0
     left: int = 0
     held: str | None = None
 
 
 class Rules:
-    def __init__(self, state, authority, now):
-        self.state, self.authority, self.now = state, authority, now
+    def __init__(self, state, authority, now, asked):
+        self.state, self.authority, self.now, self.asked = state, authority, now, asked
         self.changed, self.outcome, self.result = False, Outcome(), Result()
         self.root = authority.root
         self.root_pem = certificates.pem(self.root).decode()
@@ -61,6 +63,9 @@ class Rules:
         return (certificate.not_valid_after_utc - self.now).total_seconds()
 
     def decide(self, request, sent_to):
+        if isinstance(request, questions.Answer):
+            self.hear(request, sent_to)
+            return
         owner = self.state.keys.get(request.id)
         member = self.state.members.get(request.box)
         if owner == request.box and member.state == MEMBER and member.newest.id == request.id \
@@ -157,6 +162,28 @@ class Rules:
             self.revoked = {entry.serial_number for entry in self.authority.revoked()}
         if int(certificate.serial, 16) in self.revoked:
             raise Failure(f"the certificate {certificate.serial} is revoked")
+
+    def hear(self, answer, sent_to):
+        """Takes the answer to the question that is open: one, by the box that was asked."""
+        member = self.state.members.get(answer.box)
+        if member is None or member.state != MEMBER:
+            raise Failure(f"{answer.box} is no member")
+        if self.state.inboxes.get(sent_to) != member.name:
+            raise Failure(f"it is an answer of {answer.box} and came to another inbox")
+        own = member.newest
+        if answer.keyid != own.serial:
+            raise Failure(f"it is an answer by another certificate of {answer.box} than the newest")
+        self.refuse_revoked(own)
+        if not answer.is_signed_by_certificate(self.issued(own.serial)):
+            raise Failure(f"it is not signed by the key of the certificate {own.serial}")
+        asked = self.asked(member.name)
+        if asked is None or asked.id != answer.id or asked.question != answer.content["question"]:
+            raise Failure("it answers a question that is not open")
+        if asked.is_answered or member.name in self.outcome.heard:
+            raise Failure("it answers a question that was answered before")
+        asked.answer = {**answer.content, "heard": moments.text(self.now)}
+        self.outcome.heard[member.name] = asked
+        self.result.heard.append(member.name)
 
     def wait(self, request, sent_to, reason):
         """Keeps a request for a person to decide."""
@@ -282,7 +309,7 @@ class Rules:
         before = sum(known.count for known in self.state.refusals if known.inbox == inbox and known.at > day_ago)
         self.state.refuse(inbox, reason, box, self.now, count)
         self.changed, self.result.refused = True, self.result.refused + count
-        if request and request.id not in self.state.keys and request.id not in self.state.waiting \
+        if request and request.wants_answer and request.id not in self.state.keys and request.id not in self.state.waiting \
                 and request.id not in self.outcome.answers and before < REFUSALS_ANSWERED_MAX:
             self.answer(request.id, "refused", reason)
         self.lines[inbox] = self.lines.get(inbox, 0) + 1

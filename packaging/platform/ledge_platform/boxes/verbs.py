@@ -8,8 +8,9 @@ from ..audit.store import Store as AuditStore
 from ..certificates.authority import Authority
 from ..errors import DONE, Failure, Refused
 from ..site.layout import Layout
-from . import answering, inviting, listing, monitoring
+from . import answering, asking, inviting, listing, monitoring
 from .inboxes import Inboxes
+from .questions import Questions, summaries
 from .store import MEMBER, REVOKED, Store
 
 
@@ -54,7 +55,7 @@ def answer(given):
 
 
 def told(result, is_quiet=False):
-    for what, boxes in (("joined", result.issued), ("renewed", result.renewed), ("wait for approval", result.waiting)):
+    for what, boxes in (("joined", result.issued), ("renewed", result.renewed), ("wait for approval", result.waiting), ("answered a question", result.heard)):
         if boxes and not is_quiet:
             shown = ", ".join(boxes[:10]) + (f" and {len(boxes) - 10} more" if len(boxes) > 10 else "")
             print(f"{what}: {shown}")
@@ -67,11 +68,12 @@ def told(result, is_quiet=False):
 
 
 def listed(given):
-    state, now = Store(Layout.open(given.root).boxes).load(), moments.now()
+    layout, now = Layout.open(given.root), moments.now()
+    state, answers = Store(layout.boxes).load(), Questions(layout).answers()
     if given.json:
-        print(json.dumps(listing.as_json(state, now), indent=1))
+        print(json.dumps({**listing.as_json(state, now), "answers": answers}, indent=1))
         return
-    for line in listing.lines(state, now):
+    for line in [*listing.lines(state, now), *summaries(answers)]:
         print(line)
 
 
@@ -133,6 +135,7 @@ def revoke(given):
         drop_waiting(state, member.name, f"{member.name} is revoked")
         store.save(state)
         monitoring.write(layout, state)
+        Questions(layout).forget(member.name)
         remove_inboxes(layout, member)
     print(f"{given.name}: {count} certificates are revoked now; the servers refuse it within two minutes")
 
@@ -162,6 +165,7 @@ def forget(given):
         state.forgotten[given.name] = moments.text(moments.now())
         store.save(state)
         monitoring.write(layout, state)
+        Questions(layout).forget(given.name)
         if member:
             remove_inboxes(layout, member)
         enrolled = forget_log(layout, given.name)
@@ -226,6 +230,7 @@ VERBS = {
     "box add": add,
     "box answer": answer,
     "box list": listed,
+    "box ask": asking.ask,
     "box approve": approve,
     "box reject": reject,
     "box revoke": revoke,

@@ -27,7 +27,7 @@ def describe_all(devices, complaints, logs, members, fleets, now, late_s):
 def describe(name, device, complaint, logs, members, fleets, now, late_s):
     found, log, row = [], logs.of(name), members.rows.get(name)
     box = {"device": name, "name": clean.line(name) or "?", "verified": log, "findings": found,
-           "membership": members.of(name)}
+           "membership": members.of(name), "answer": members.answer(name)}
 
     def tell(kind, level, text, advice=None):
         found.append({"kind": kind, "level": level, "text": clean.line(text), **({"advice": advice} if advice else {})})

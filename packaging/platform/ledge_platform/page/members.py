@@ -1,5 +1,6 @@
 """Which boxes are expected, wait, are members or were forgotten, as `box list` has it."""
 from ..boxes import listing
+from ..boxes.questions import load
 from ..boxes.store import Store
 from ..errors import Failure
 
@@ -8,7 +9,7 @@ class Members:
     """The state of the `box` verbs at one time. Without a folder, nothing is known of any box."""
 
     def __init__(self, folder, now):
-        self.rows, self.forgotten, self.error = {}, set(), None
+        self.rows, self.forgotten, self.error, self.folder = {}, set(), None, folder
         if folder is None:
             return
         try:
@@ -24,6 +25,14 @@ class Members:
 
     def names(self):
         return set(self.rows)
+
+    def answer(self, name):
+        """The last answer of a box to a question; None without one."""
+        try:
+            asked = name in self.rows and load(self.folder, name)
+        except (Failure, OSError):
+            return None
+        return asked.answer if asked else None
 
     def of(self, name):
         row = self.rows.get(name)

@@ -26,6 +26,7 @@ FOLDERS = (
     ("join", 0o755, "root", "root"),
     ("requests", 0o2750, "platform", "web"),
     ("answers", 0o2750, "platform", "web"),
+    ("questions", 0o2750, "platform", "web"),
     ("join_incoming", 0o700, "web", "web"),
     ("run", 0o755, "root", "root"),
 )

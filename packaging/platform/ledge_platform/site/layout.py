@@ -51,8 +51,8 @@ class Layout:
             self.box_files / part for part in ("audit", "incoming", "full"))
         self.join = srv / "ledge-join"
         # A folder in `requests` for each inbox, with mode 770: nginx writes to it and the platform removes from it.
-        self.requests, self.answers, self.join_incoming = (
-            self.join / part for part in ("requests", "answers", "incoming"))
+        self.requests, self.answers, self.questions, self.join_incoming = (
+            self.join / part for part in ("requests", "answers", "questions", "incoming"))
         self.audit_state, self.boxes, self.site_state = var / "audit", var / "boxes", var / "site"
         self.broker_state = self.root / "var/lib/ledge-platform-broker"
         self.units, self.run = self.root / "etc/systemd/system", self.root / "run/ledge-platform-web"

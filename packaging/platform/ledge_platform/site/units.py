@@ -45,7 +45,7 @@ def jobs(layout):
     state = ("--state", layout.audit_state)
     found = [
         Job("boxes", MINUTELY, ("box", "answer", *here), "Answer boxes that ask for a certificate",
-            writes=("boxes", "requests", "answers", "ca", "audit_state", "prometheus")),
+            writes=("boxes", "requests", "answers", "questions", "ca", "audit_state", "prometheus")),
         Job("refresh", "*:17", ("refresh", layout.repository, "--keys", layout.keys),
             "Sign the online roles again before they expire", writes=("repository",)),
         Job("verify", "04:40", ("verify", layout.repository), "Go through the repository as a box does"),

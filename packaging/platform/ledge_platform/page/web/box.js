@@ -35,7 +35,7 @@ function draw() {
     content.replaceChildren(h('p', { class: 'empty' }, 'No box of this name is known. It may have been removed from the broker.'));
     return;
   }
-  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), machine(box), log(box), membership(box)].filter(Boolean));
+  content.replaceChildren(...[wrong(box), head(box), box.rollouts?.length && releases(box), models(box), machine(box), log(box), answer(box), membership(box)].filter(Boolean));
 }
 
 function wrong({ findings: list }) {
@@ -44,6 +44,24 @@ function wrong({ findings: list }) {
 
 function panel(text, ...children) {
   return h('section', { class: 'panel' }, h('h2', null, text), children);
+}
+
+/** The last answer to `ledge-platform box ask`: words and numbers, no texts of the box. */
+function answer(box) {
+  if (!box.answer) return null;
+  const worst = { failure: 0, warning: 1, ok: 2 };
+  const checks = [...box.answer.checks].sort((one, other) => worst[one.level] - worst[other.level]);
+  const numbers = (check) => [
+    check.free_bytes !== undefined && `${bytes(check.free_bytes)} free`,
+    check.seconds_left !== undefined && `certificate ends in ${Math.floor(check.seconds_left / 86400)} d`,
+  ].filter(Boolean).join(', ') || '–';
+  const level = { ok: 'ok', warning: 'warn', failure: 'fail' };
+  return panel('Last answer', pairs([['Answered', ago(box.answer.at, data.at)], ['Ledge', box.answer.ledge]]),
+    scrolled(list(`Checks of ${box.name}`, ['Check', 'Level', 'Count', 'Numbers'], checks.map((check) => row(
+      title(named(check.check.replaceAll('_', ' '))),
+      cell('Level', badge(check.level, level[check.level])),
+      cell('Count', number(check.count)),
+      cell('Numbers', numbers(check)))))));
 }
 
 function head(box) {
