@@ -30,6 +30,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("api_key", fuzz_key),
     ("certificate", ledge::listener::tls::fuzz_certificate),
     ("join_file", ledge::membership::fuzz_join_file),
+    ("box_backup", ledge::cli::backup::archive::fuzz_archive),
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),

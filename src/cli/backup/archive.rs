@@ -417,3 +417,152 @@ pub fn fuzz_archive(data: &[u8]) -> bool {
     assert_eq!(writer.finish(manifest).expect("memory takes it"), data, "a backup has one form");
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use tar::Builder;
+
+    use super::*;
+
+    const FACTS: FileFacts = FileFacts { mode: 0o640, of_service: true, modified_s: 1_796_256_000 };
+
+    fn manifest() -> BackupManifest {
+        BackupManifest {
+            format: FORMAT_VERSION,
+            kind: ArchiveKind::Box,
+            pair: String::new(),
+            ledge: "0.1.0".to_owned(),
+            device: "till-7".to_owned(),
+            created: "2026-12-02T08:00:00Z".to_owned(),
+            formats: String::new(),
+            audit_key: None,
+            platform: None,
+            has_feature_backup: false,
+            left_out: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    fn written(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut writer = ArchiveWriter::new(Vec::new(), 7).unwrap();
+        for (path, content) in files {
+            writer.add(path, FACTS, content.len() as u64, *content).unwrap();
+        }
+        writer.finish(manifest()).unwrap()
+    }
+
+    fn refusal(file: &[u8]) -> String {
+        format!("{:#}", read_archive(file, |_, _| Ok(())).unwrap_err())
+    }
+
+    /// An archive of another maker, behind the beginning of ours.
+    fn hostile(fill: impl FnOnce(&mut Builder<Vec<u8>>)) -> Vec<u8> {
+        let ours = written(&[]);
+        let mut builder = Builder::new(ours[..2 * BLOCK_BYTES].to_vec());
+        fill(&mut builder);
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn files_come_back_as_they_were_and_other_programs_read_them() {
+        let long = format!("state/{}/a", "x".repeat(200));
+        let files = [("state/a", &b"1"[..]), ("state/b/c", b""), (&long, &[7; 1000])];
+        let file = written(&files);
+        let mut found = Vec::new();
+        let read = read_archive(file.as_slice(), |entry, body| {
+            let mut content = Vec::new();
+            body.read_to_end(&mut content)?;
+            assert_eq!((entry.mode, entry.modified_s), (0o640, FACTS.modified_s));
+            found.push((entry.path.clone(), content));
+            Ok(())
+        });
+        assert_eq!(read.unwrap().entries.len(), 3);
+        let expected: Vec<_> = files.iter().map(|(path, content)| ((*path).to_owned(), content.to_vec())).collect();
+        assert_eq!(found, expected);
+
+        let mut others = tar::Archive::new(file.as_slice());
+        let names = others.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string());
+        let names: Vec<_> = names.collect();
+        assert_eq!(names, ["ledge-backup", "state/a", "state/b/c", &long, "manifest.json", "manifest.sha256"]);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_anywhere_or_has_one_other_byte_is_refused() {
+        let file = written(&[("state/a", b"content"), (&format!("state/{}", "y".repeat(120)), &[1; 700])]);
+        assert!(read_archive(file.as_slice(), |_, _| Ok(())).is_ok());
+        for length in 0..file.len() {
+            assert!(read_archive(&file[..length], |_, _| Ok(())).is_err(), "cut at {length}");
+        }
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] ^= 1;
+            assert!(read_archive(changed.as_slice(), |_, _| Ok(())).is_err(), "byte {at}");
+        }
+        let longer = [&file[..], b"x"].concat();
+        assert!(refusal(&longer).contains("goes on"));
+    }
+
+    #[test]
+    fn an_entry_that_leads_elsewhere_is_refused() {
+        for path in ["/etc/passwd", "state/../../etc/passwd", "state//a", "state/./a", "..", "", "state/a\n"] {
+            assert!(check_path(path).is_err(), "{path:?}");
+            let file = hostile(|builder| {
+                let head = header(EntryType::Regular, path.as_bytes(), 1, 0o600, 7);
+                builder.append(&head, &b"x"[..]).unwrap();
+            });
+            let refused = read_archive(file.as_slice(), |_, _| panic!("{path:?} was taken"));
+            assert!(refused.is_err(), "{path:?}");
+        }
+        for kind in [
+            EntryType::Symlink,
+            EntryType::Link,
+            EntryType::Char,
+            EntryType::Block,
+            EntryType::Fifo,
+            EntryType::Directory,
+            EntryType::GNUSparse,
+            EntryType::XHeader,
+            EntryType::XGlobalHeader,
+        ] {
+            let file = hostile(|builder| {
+                let head = header(kind, b"state/a", 0, 0o600, 7);
+                builder.append(&head, &b""[..]).unwrap();
+            });
+            assert!(refusal(&file).contains("another kind"), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_there_twice_or_too_large_or_have_another_mode_are_refused() {
+        assert!(refusal(&written(&[("state/a", b"1"), ("state/a", b"2")])).contains("twice"));
+        assert!(refusal(&written(&[("state/a", b"1"), ("state/a/b", b"2")])).contains("a file and a folder"));
+        assert!(refusal(&written(&[("state/a/b", b"1"), ("state/a", b"2")])).contains("a file and a folder"));
+        let head = |length, mode| {
+            hostile(|builder| {
+                builder.append(&header(EntryType::Regular, b"state/a", length, mode, 7), &b""[..]).unwrap();
+            })
+        };
+        assert!(refusal(&head(ENTRY_BYTES_MAX + 1, 0o600)).contains("larger than"));
+        assert!(refusal(&head(0, 0o4755)).contains("mode"));
+        assert!(refusal(&head(1 << 30, 0o600)).contains("cut off"));
+        let long = hostile(|builder| {
+            builder.append(&header(EntryType::GNULongName, LONG_NAME_ENTRY, 1 << 30, 0, 0), &b""[..]).unwrap();
+        });
+        assert!(refusal(&long).contains("long name"));
+    }
+
+    #[test]
+    fn a_backup_in_a_later_form_says_which_version_reads_it() {
+        let mut writer = ArchiveWriter { output: Vec::new(), entries: Vec::new(), created_s: 7 };
+        writer.write_own(FORMAT_ENTRY, b"2\n").unwrap();
+        let file = writer.finish(manifest()).unwrap();
+        assert!(refusal(&file).contains("a later version"));
+        assert!(refusal(b"not a backup, and longer than a block of tar".repeat(20).as_slice()).contains("damaged"));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_ends_the_backup() {
+        let mut writer = ArchiveWriter::new(Vec::new(), 7).unwrap();
+        assert!(writer.add("state/a", FACTS, 5, &b"1"[..]).is_err());
+    }
+}

@@ -162,15 +162,14 @@ impl<'a> BoxContents<'a> {
     /// be removed meanwhile.
     pub fn log_files(&mut self, generation: u32) -> anyhow::Result<Vec<SourceFile>> {
         let log = ledge_audit::layout::log_folder(&self.config.audit.path, generation);
-        let (mut records, mut hashes) = (Vec::new(), Vec::new());
-        self.walk(&log, &mut records)?;
-        records.retain(|file| file.path.file_name().is_none_or(|name| name != CHECKPOINT));
+        let mut found = Vec::new();
+        self.walk(&log, &mut found)?;
+        found.retain(|file| file.path.file_name().is_none_or(|name| name != CHECKPOINT));
         let in_records = log.join("tile/entries");
-        let (mut of_records, of_hashes): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|file| file.path.starts_with(&in_records));
-        hashes.extend(of_hashes);
+        let (mut of_records, mut of_hashes): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|file| file.path.starts_with(&in_records));
         of_records.reverse();
-        of_records.append(&mut hashes);
+        of_records.append(&mut of_hashes);
         Ok(of_records)
     }
 

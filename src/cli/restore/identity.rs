@@ -194,8 +194,13 @@ pub fn tell(manifest: &BackupManifest, has_keys: bool, out: &mut Output) -> anyh
         if let Some(platform) = platform {
             writeln!(
                 out,
-                "join the platform {platform} again with a new join file: `ledge-platform box add {device} --again` there, \
-                 then `sudo ledge join FILE` here"
+                "join the platform {platform} again with a new join file: there `ledge-platform box forget {device}` and \
+                 `ledge-platform box add {device}`, then here `sudo ledge join FILE`"
+            )?;
+            writeln!(
+                out,
+                "the audit log has a new key, which the platform takes by `ledge-platform audit enroll {device} KEY \
+                 --replace`; `sudo ledge audit key` shows it"
             )?;
         }
     }
