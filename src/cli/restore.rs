@@ -90,7 +90,8 @@ pub fn run(globals: &GlobalArgs, args: &RestoreArgs, out: &mut Output) -> anyhow
     let Some(locks) = StoreLocks::take(&here)? else {
         bail!("the service runs: stop it first (systemctl stop ledge)");
     };
-    let is_empty = staging::is_empty(&folders.state, &[&here.runtimes.dir, &here.runtimes.cache])?;
+    let (runtimes, cache) = (folders.real(&here.runtimes.dir)?, folders.real(&here.runtimes.cache)?);
+    let is_empty = staging::is_empty(&folders.state, &[&runtimes, &cache])?;
     ensure!(
         is_empty || args.replace,
         "{} has a state already: --replace moves it to {}.before",

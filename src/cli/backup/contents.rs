@@ -62,7 +62,20 @@ impl BoxFolders {
         let is_own = |folder: &PathBuf| {
             !folder.starts_with(&state) && folder.file_name().is_some_and(|name| name == SETTINGS_FOLDER_NAME)
         };
-        Ok(Self { settings: of_file.filter(is_own), state, is_packaged })
+        let settings = of_file.filter(is_own).map(|folder| folder.canonicalize().unwrap_or(folder));
+        Ok(Self { settings, state, is_packaged })
+    }
+
+    /// A path of the configuration in the form in which the files of these folders are found: absolute, and without links
+    /// above its last name. A link in its place is not followed.
+    pub fn real(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        let absolute = std::path::absolute(path)?;
+        if absolute.canonicalize().is_ok_and(|real| real == self.state) {
+            return Ok(self.state.clone());
+        }
+        let folder = parent(&absolute);
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        Ok(folder.join(absolute.file_name().unwrap_or_default()))
     }
 
     /// The place of a file in a backup; `None` for one that is elsewhere.
@@ -70,7 +83,7 @@ impl BoxFolders {
         let folders = [(STATE, Some(&self.state)), (SETTINGS, self.settings.as_ref())];
         folders.into_iter().find_map(|(name, folder)| {
             let below = path.strip_prefix(folder?).ok()?.to_str()?;
-            Some(format!("{name}/{below}"))
+            Some(if below.is_empty() { name.to_owned() } else { format!("{name}/{below}") })
         })
     }
 }
@@ -104,6 +117,10 @@ pub struct BoxContents<'a> {
     config: &'a Config,
     folders: &'a BoxFolders,
     owner: u32,
+    audit: PathBuf,
+    membership: PathBuf,
+    /// The stores with many files, in which nothing is a private key.
+    stores: [PathBuf; 3],
     secret_paths: BTreeSet<PathBuf>,
     /// The names of credentials that the settings use.
     pub credentials: BTreeSet<String>,
@@ -116,30 +133,40 @@ impl<'a> BoxContents<'a> {
     /// Reads which files the settings name.
     pub fn of(config: &'a Config, folders: &'a BoxFolders, features: FeatureForm) -> anyhow::Result<Self> {
         let owner = std::fs::metadata(&folders.state).with_context(|| folders.state.display().to_string())?.uid();
-        let audit = &config.audit.path;
+        let real = |path: &Path| folders.real(path);
+        let audit = real(&config.audit.path)?;
+        let membership = real(&config.membership.path)?;
+        let features_path = real(&config.features.path)?;
+        let updates = real(&config.updates.path)?;
         let mut skipped: Vec<PathBuf> = ["lock", "logs", "sync.json"].map(|name| audit.join(name)).into();
         let caches = [&config.runtimes.dir, &config.runtimes.cache, &config.repository.packaged];
-        skipped.extend(caches.into_iter().filter(|path| !path.as_os_str().is_empty()).cloned());
+        for cache in caches.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+            skipped.push(real(cache)?);
+        }
         // Downloads that are not complete.
-        skipped.push(config.updates.path.join("blobs"));
-        skipped.extend(["new", "before"].map(|end| config.membership.path.with_extension(end)));
+        skipped.push(updates.join("blobs"));
+        skipped.extend(["new", "before"].map(|end| membership.with_extension(end)));
         match features {
-            FeatureForm::FromDaemon => skipped.push(config.features.path.clone()),
+            FeatureForm::FromDaemon => skipped.push(features_path.clone()),
             FeatureForm::Files => {
-                skipped.extend(["reserve", "restore.upload", "room.probe"].map(|name| config.features.path.join(name)));
+                let passing = ["reserve", "restore.upload", "room.probe"];
+                skipped.extend(passing.map(|name| features_path.join(name)));
             }
         }
         let mut contents = Self {
             config,
             folders,
             owner,
+            audit,
+            membership,
+            stores: [real(&config.repository.path)?, updates, features_path],
             secret_paths: BTreeSet::new(),
             credentials: BTreeSet::new(),
             left_out: Vec::new(),
             skipped,
         };
         contents.take_named_files()?;
-        contents.note_stores_elsewhere(features);
+        contents.note_stores_elsewhere(features)?;
         Ok(contents)
     }
 
@@ -161,7 +188,7 @@ impl<'a> BoxContents<'a> {
     /// all that it covers: records before hashes, as the writer leaves them, and the newest first, because the oldest may
     /// be removed meanwhile.
     pub fn log_files(&mut self, generation: u32) -> anyhow::Result<Vec<SourceFile>> {
-        let log = ledge_audit::layout::log_folder(&self.config.audit.path, generation);
+        let log = ledge_audit::layout::log_folder(&self.audit, generation);
         let mut found = Vec::new();
         self.walk(&log, &mut found)?;
         found.retain(|file| file.path.file_name().is_none_or(|name| name != CHECKPOINT));
@@ -175,10 +202,10 @@ impl<'a> BoxContents<'a> {
 
     /// The logs of the audit log, where they are in the state folder.
     pub fn logs(&self) -> io::Result<Vec<u32>> {
-        if self.folders.entry_of(&self.config.audit.path).is_none() {
+        if self.folders.entry_of(&self.audit).is_none() {
             return Ok(Vec::new());
         }
-        local::generations(&self.config.audit.path)
+        local::generations(&self.audit)
     }
 
     /// What a file's content does not tell.
@@ -212,7 +239,7 @@ impl<'a> BoxContents<'a> {
             } else if kind.is_file() {
                 match self.folders.entry_of(&path) {
                     Some(entry) => {
-                        let of_membership = path.starts_with(&self.config.membership.path);
+                        let of_membership = path.starts_with(&self.membership);
                         let is_secret = of_membership || self.is_secret(&path)?;
                         found.push(SourceFile { entry, path, is_secret, of_membership });
                     }
@@ -242,15 +269,11 @@ impl<'a> BoxContents<'a> {
     }
 
     fn is_secret(&self, path: &Path) -> anyhow::Result<bool> {
-        let audit = &self.config.audit.path;
-        if path.starts_with(audit.join("tags"))
-            || path.starts_with(audit.join("key"))
-            || self.secret_paths.contains(path)
-        {
+        let is_of_audit = path.starts_with(self.audit.join("tags")) || path.starts_with(self.audit.join("key"));
+        if is_of_audit || self.secret_paths.contains(path) {
             return Ok(true);
         }
-        let stores = [&self.config.repository.path, &self.config.updates.path, &self.config.features.path];
-        if path.starts_with(audit) || stores.iter().any(|store| path.starts_with(store)) {
+        if path.starts_with(&self.audit) || self.stores.iter().any(|store| path.starts_with(store)) {
             return Ok(false);
         }
         has_private_key(path).with_context(|| path.display().to_string())
@@ -266,6 +289,7 @@ impl<'a> BoxContents<'a> {
                     self.credentials.insert(name);
                 }
                 Ok(SecretFile::Path(path)) => {
+                    let path = self.folders.real(&path)?;
                     let is_of_package = path.starts_with("/usr") || path.starts_with(&self.config.upgrades.path);
                     if path.exists() && !is_of_package && self.folders.entry_of(&path).is_none() {
                         self.left_out.push(format!("{} (the settings name it)", path.display()));
@@ -280,17 +304,19 @@ impl<'a> BoxContents<'a> {
         Ok(())
     }
 
-    fn note_stores_elsewhere(&mut self, features: FeatureForm) {
-        let Config { state, audit, repository, updates, membership, .. } = self.config;
-        let mut stores = vec![&state.path, &audit.path, &repository.path, &updates.path, &membership.path];
+    fn note_stores_elsewhere(&mut self, features: FeatureForm) -> anyhow::Result<()> {
+        let [repository, updates, store] = &self.stores;
+        let state = self.folders.real(&self.config.state.path)?;
+        let mut stores = vec![&state, &self.audit, repository, updates, &self.membership];
         if features == FeatureForm::Files {
-            stores.push(&self.config.features.path);
+            stores.push(store);
         }
         for store in stores {
             if store.exists() && self.folders.entry_of(store).is_none() {
                 self.left_out.push(format!("{} (it is not in {})", store.display(), self.folders.state.display()));
             }
         }
+        Ok(())
     }
 }
 
