@@ -31,6 +31,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("certificate", ledge::listener::tls::fuzz_certificate),
     ("join_file", ledge::membership::fuzz_join_file),
     ("question", ledge::membership::fuzz_question),
+    ("box_backup", ledge::cli::backup::archive::fuzz_archive),
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),

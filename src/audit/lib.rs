@@ -20,6 +20,7 @@
 //!   * `hashes.rs` - hashes read from their files, or computed again from the records
 //!   * `prune.rs` - removal of the oldest files, to stay within the quota
 //!   * `tests.rs`, `tests/` - tests on a disk, with damage and faults
+//! * `restored.rs` - the log of a box that was restored from a backup: another one begins
 //! * `local.rs` - the logs of this box for readers, also while another process appends
 //! * `status.rs` - shared figures: heads, durable records, the state of the copies
 //! * `writer.rs` - the one thread that owns the log: takes events, writes, signs, keeps the quota
@@ -104,6 +105,7 @@ mod metrics;
 pub mod part;
 pub mod proof;
 pub mod record;
+pub mod restored;
 pub mod sealed;
 pub mod status;
 pub mod sync;

@@ -29,6 +29,7 @@ use super::local;
 use super::record::RECORD_BYTES_MAX;
 use super::status::LocalLogFigures;
 pub use error::AuditLogError;
+pub(crate) use inspect::unverified_previous;
 
 /// A log that is appended to.
 pub struct AuditLog {
@@ -63,7 +64,7 @@ pub struct OpenedAuditLog {
 /// The reason why a log begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogBeginning {
-    /// `new`, `damaged`, `forked` or `renamed`.
+    /// `new`, `damaged`, `forked`, `renamed` or `restored`.
     pub cause: &'static str,
     /// The text for the log of the daemon, where something is wrong.
     pub reason: Option<String>,

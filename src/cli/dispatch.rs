@@ -2,8 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls,
-    top, tune, update, upgrade,
+    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
+    restore, serve, tls, top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -18,6 +18,8 @@ impl Cli {
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
             Command::Update(args) => update::run(globals, &args, out),
+            Command::Backup(args) => backup::run(globals, &args, out),
+            Command::Restore(args) => restore::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
             Command::Tls(args) => tls::run(globals, &args, out),
             Command::Encryption(args) => encryption::run(globals, &args, out),

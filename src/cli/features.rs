@@ -1,10 +1,10 @@
 //! `ledge features`: the feature store of a running daemon.
 
-mod backup;
+pub(in crate::cli) mod backup;
 pub(in crate::cli) mod daemon;
 mod export;
 mod import;
-mod new_file;
+pub(in crate::cli) mod new_file;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]

@@ -33,7 +33,7 @@ use crate::config::{Config, LoadedConfig, PlatformMetrics};
 const DROP_IN: &str = "/etc/systemd/system/ledge.service.d/membership.conf";
 
 /// The folder of encrypted credentials.
-const CREDENTIALS: &str = "/etc/credstore.encrypted";
+pub(super) const CREDENTIALS: &str = "/etc/credstore.encrypted";
 
 /// The pause between two looks at the membership.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -256,19 +256,18 @@ impl ServiceUnit {
         })
     }
 
-    /// Opens the unit to the platform by the drop-in `text`, and starts the service again. With root metadata in `upgrades`,
+    /// Opens the unit to the platform by the drop-in `openings`, and starts the service again. With root metadata in `upgrades`,
     /// root's service takes packages of that platform.
-    fn apply(&self, config: &Config, mut text: String, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
-        if config.membership.key_file.is_some() {
-            let _ = writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{}", self.credential);
-        } else {
+    fn apply(&self, config: &Config, openings: String, upgrades: Option<&str>, out: &mut Output) -> anyhow::Result<()> {
+        let has_credential = config.membership.key_file.is_some();
+        write_drop_in(openings, has_credential.then_some(self.credential.as_str()))?;
+        if !has_credential {
             writeln!(
                 out,
                 "systemd-creds could not encrypt a key, so private keys are only protected by the permissions of {}",
                 self.membership.display()
             )?;
         }
-        durable::replace_in_new_folder(Path::new(DROP_IN), text.as_bytes()).with_context(|| DROP_IN.to_owned())?;
         let trusted = Config::packaged().upgrades.path.join(ROOT_FILE);
         match upgrades {
             Some(root) => {
@@ -294,10 +293,19 @@ impl ServiceUnit {
     }
 }
 
+/// Writes the drop-in that opens the unit to the platform, and passes it the file of the membership's encrypted key.
+pub(super) fn write_drop_in(openings: String, credential: Option<&str>) -> anyhow::Result<()> {
+    let mut text = openings;
+    if let Some(credential) = credential {
+        let _ = writeln!(text, "LoadCredentialEncrypted={MEMBERSHIP_CREDENTIAL}:{credential}");
+    }
+    durable::replace_in_new_folder(Path::new(DROP_IN), text.as_bytes()).with_context(|| DROP_IN.to_owned())
+}
+
 /// The openings of the unit. A name may get another address while nobody looks after the box, which would then be cut off from
 /// its platform for good. So with names the filter is open, and the allow-list of the daemon alone decides. Without names,
 /// `clients` are the networks from which others connect, by default the host of the `scraper` alone.
-fn openings(config: &Config, scraper: Option<&Host>, clients: &[ClientNetwork]) -> anyhow::Result<String> {
+pub(super) fn openings(config: &Config, scraper: Option<&Host>, clients: &[ClientNetwork]) -> anyhow::Result<String> {
     let is_name = |at: &HostPort| matches!(at.host, Host::Name(_)) && !at.host.is_loopback();
     if config.egress.allow.iter().any(|entry| is_name(&entry.host)) {
         return Ok("# Written by `ledge join`: [[egress.allow]] has names, whose addresses may change.\n\
@@ -319,13 +327,20 @@ fn scraper_host(invitation: &Invitation) -> Option<&Host> {
 }
 
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.
-fn membership_key(credential: &str) -> anyhow::Result<Option<Sealer>> {
+pub(super) fn membership_key(credential: &str) -> anyhow::Result<Option<Sealer>> {
     let mut secret = Zeroizing::new([0; MASTER_KEY_BYTES]);
     getrandom::fill(secret.as_mut_slice()).context("the system returned no random numbers")?;
+    let is_made = encrypt_credential(MEMBERSHIP_CREDENTIAL, credential, secret.as_slice())?;
+    Ok(is_made.then(|| Sealer::with_keys(&[*secret])))
+}
+
+/// Lets systemd encrypt a secret for this machine, as the credential `name` in the file `credential`; `false` where it
+/// cannot.
+pub(super) fn encrypt_credential(name: &str, credential: &str, secret: &[u8]) -> anyhow::Result<bool> {
     std::fs::create_dir_all(CREDENTIALS).with_context(|| CREDENTIALS.to_owned())?;
     let made = Command::new("systemd-creds")
         .arg("encrypt")
-        .arg(format!("--name={MEMBERSHIP_CREDENTIAL}"))
+        .arg(format!("--name={name}"))
         .args(["-", credential])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())
@@ -333,11 +348,11 @@ fn membership_key(credential: &str) -> anyhow::Result<Option<Sealer>> {
         .spawn()
         .and_then(|mut child| {
             if let Some(mut stdin) = child.stdin.take() {
-                stdin.write_all(secret.as_slice())?;
+                stdin.write_all(secret)?;
             }
             child.wait()
         });
-    Ok(made.is_ok_and(|status| status.success()).then(|| Sealer::with_keys(&[*secret])))
+    Ok(made.is_ok_and(|status| status.success()))
 }
 
 /// Waits until the platform has decided.

@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod audit;
+pub mod backup;
 pub mod checks;
 pub mod config;
 mod dispatch;
@@ -22,6 +23,7 @@ pub mod mqtt;
 mod output;
 mod owner;
 mod progress;
+pub mod restore;
 pub mod serve;
 mod server;
 mod standalone;

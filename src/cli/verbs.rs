@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, serve, tls, top,
-    tune, update, upgrade,
+    GlobalArgs, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, restore,
+    serve, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -34,6 +34,7 @@ Examples:
   ledge mqtt check                              check that the broker grants what Ledge needs
   ledge keys create till --role infer           create an API key for a caller
   ledge join shop-7.join                        make this box a member of a platform
+  ledge backup /mnt/nas/till-7.ledge            back up the whole box
   ledge audit verify                            verify that the audit log is complete and unchanged
   ledge tls show                                show the certificate for https://
   ledge config show                             show the settings in effect and where they were set
@@ -83,6 +84,16 @@ pub enum Command {
     /// shows. Then the server makes its keys here, asks the platform for a certificate, and renews it by itself: the
     /// platform sends updates and receives reports and the audit log. Run it as root on an installed package.
     Join(join::JoinArgs),
+    /// Back up this box, while the server works or is stopped: into one file, and its private keys into another.
+    ///
+    /// The backup has the settings, the models of the owner, the updates with their states, the feature store, the hashes
+    /// of API keys, and the audit log. Compiled models are left out. Run it as root on an installed package.
+    Backup(backup::BackupArgs),
+    /// Restore a box from a backup, on the same or on another machine. The server must be stopped.
+    ///
+    /// The whole backup is checked before anything is changed. Without the file of private keys, the box has a new
+    /// identity.
+    Restore(restore::RestoreArgs),
     /// Read the audit log: show it, verify it, prove that a record is in it.
     Audit(audit::AuditArgs),
     /// Show the certificate that callers over https:// see.

@@ -83,7 +83,7 @@ pub fn content() -> String {
 }
 
 /// The stores of a file that are in a later format, and those that this version does not know.
-fn later_stores(text: &str) -> Vec<String> {
+pub fn later_stores(text: &str) -> Vec<String> {
     let known = BTreeMap::from(STORE_FORMATS);
     let line = |line: &str| {
         let (store, format) = line.split_once(' ')?;

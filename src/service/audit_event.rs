@@ -419,7 +419,7 @@ pub enum AuditEvent {
     },
     /// This log begins.
     LogBegun {
-        /// The cause: `new`, `damaged`, `forked` or `renamed`.
+        /// The cause: `new`, `damaged`, `forked`, `renamed` or `restored`.
         cause: FixedWord,
         /// The previous log, which is kept unchanged.
         previous: Option<PreviousLog>,

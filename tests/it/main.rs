@@ -111,6 +111,7 @@ mod trial;
 mod updates_api;
 mod uploads;
 mod vision;
+mod whole_box;
 
 /// The program that the tests start, and the folder of the sources.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ledge");

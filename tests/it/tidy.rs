@@ -41,6 +41,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("http_auth::", &["cameras/login.rs"]),
     ("age::", &["features/backup_cipher.rs"]),
     ("systemd_journal_logger::", &["base/telemetry/"]),
+    ("tar::", &["updates/catalogue/upload.rs", "cli/backup/archive.rs"]),
     ("sd_notify::", &["daemon/notify.rs"]),
     ("clap_mangen::", &["cli/assets.rs"]),
     ("clap_complete::", &["cli/assets.rs"]),
@@ -419,6 +420,8 @@ const FORMS: &[(&str, &str)] = &[
     // It is in no store of daemon/formats.rs: a new schema needs only a reader of the former one.
     ("alerts/store.rs", "const SCHEMA: u32 = 1;"),
     ("audit/layout.rs", "pub const FORMAT_VERSION: u32 = 2;"),
+    // A backup of a box says its form itself.
+    ("cli/backup/archive.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("audit/record.rs", "pub const VERSION: u32 = 1;"),
     ("features/engine/files.rs", "pub const FORMAT_VERSION: u32 = 4;"),
     ("features/entity_keys/form.rs", "const VERSION: u8 = 1;"),

@@ -431,6 +431,25 @@ class Generations(Fleet):
         self.follow(self.box(size=300), cause="forked")
         self.told("fork: log 2: the box found another history of its log here", FORK)
 
+    def test_a_box_that_was_restored_from_a_backup_is_no_fork(self):
+        first = self.box(size=300)
+        self.told("box-1: whole", 0)
+        self.follow(first, cause="restored", says=first.previous(120))
+        self.told("notice: log 2: its backup has 120 records of the log before it, and 300 were verified here", 0)
+        self.told("notice: log 2: the box was restored from a backup, and began another", 0)
+
+    def test_old_hardware_that_still_runs_after_a_restore_is_a_fork(self):
+        first = self.box(size=300)
+        self.follow(first, cause="restored", says=first.previous(120))
+        self.told("notice: log 2", 0)
+        first.grow(310).sync(self.served, 300)
+        self.told("fork: log 1: it grew after the box was restored from a backup", FORK)
+
+    def test_a_backup_of_another_history_is_a_fork(self):
+        first = self.box(size=300)
+        self.follow(first, cause="restored", says={**first.previous(120), "root": first.previous(119)["root"]})
+        self.told("fork: log 2: the log before it had other records on the box than here", FORK)
+
     def test_records_that_never_came_are_a_gap(self):
         first = self.box(size=300)
         first.grow(350)

@@ -10,6 +10,7 @@ use ledge_service::audit_event::PreviousLog;
 use super::super::key::{AuditKey, origin};
 use super::super::layout::{TILE_WIDTH, log_folder};
 use super::super::local;
+use super::super::restored::LogRestore;
 use super::files;
 use super::frontier::{AddedTreeHashes, TreeFrontier};
 use super::inspect::{self, ContinuableLog, LogInspection, encoded};
@@ -33,7 +34,7 @@ impl AuditLog {
             }
             // A daemon was killed right after it had begun this log. The log before it still shows the reason.
             LogInspection::Empty => {
-                let begun = why_begun(audit, before, device, key)?;
+                let begun = why_begun(audit, *last, before, device, key)?;
                 Self::begin(audit, *last, device, lock, begun)
             }
         }
@@ -123,14 +124,26 @@ fn take_lock(audit: &Path) -> Result<File, AuditLogError> {
 }
 
 /// The reason why a log begins, from the logs before it.
-fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<LogBeginning, AuditLogError> {
+fn why_begun(
+    audit: &Path,
+    last: u32,
+    before: &[u32],
+    device: &DeviceName,
+    key: &AuditKey,
+) -> Result<LogBeginning, AuditLogError> {
+    let restore = LogRestore::read(audit).filter(|restore| restore.generation == last);
+    // Its head is that of a log which is not in its place.
+    if let Some(LogRestore { previous: Some(previous), .. }) = restore {
+        return Ok(LogBeginning { cause: "restored", reason: None, previous: Some(previous) });
+    }
     for generation in before.iter().rev() {
         match inspect::inspect(audit, *generation, device, key)? {
             LogInspection::Empty => {}
-            // This log is sound, so the copy on the platform must have been the reason.
+            // This log is sound, so a restore or the copy on the platform must have been the reason.
             LogInspection::Sound(found) => {
                 let previous = Some(found.previous(origin(device, *generation)));
-                return Ok(LogBeginning { cause: "forked", reason: None, previous });
+                let cause = if restore.is_some() { "restored" } else { "forked" };
+                return Ok(LogBeginning { cause, reason: None, previous });
             }
             LogInspection::Unsound { cause, reason, previous } => {
                 return Ok(LogBeginning { cause, reason: Some(reason), previous: Some(previous) });

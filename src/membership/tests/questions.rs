@@ -223,7 +223,7 @@ fn the_doctor_says_that_answers_cannot_leave() {
     };
     MembershipFolder::new(state.path(), Sealer::none()).save(&membership).unwrap();
     let said = |questions, send: &str| {
-        let config = MembershipConfig { path: state.path().to_owned(), key_file: None, questions };
+        let config = MembershipConfig { path: state.path().to_owned(), questions, ..MembershipConfig::default() };
         let allow = format!("[[allow]]\nhost = 'platform.example:443'\nregion = 'eu'\nsend = [{send}]");
         let egress: EgressConfig = toml::from_str(&allow).unwrap();
         doctor::checks(&config, &egress).iter().any(|finding| finding.detail.contains("\"diagnoses\""))

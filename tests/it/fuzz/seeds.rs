@@ -115,6 +115,32 @@ pub fn question() -> Vec<Vec<u8>> {
     vec![include_bytes!("../../data/membership/question.json").to_vec()]
 }
 
+/// A backup of a box, with a long name in it.
+pub fn box_backup() -> Vec<Vec<u8>> {
+    use ledge::cli::backup::archive::{ArchiveKind, ArchiveWriter, BackupManifest, FORMAT_VERSION, FileFacts};
+    let manifest = BackupManifest {
+        format: FORMAT_VERSION,
+        kind: ArchiveKind::Box,
+        pair: "0123456789abcdef".repeat(2),
+        ledge: "0.1.0".to_owned(),
+        device: "till-7".to_owned(),
+        created: "2026-12-02T08:00:00Z".to_owned(),
+        formats: "audit 2\n".to_owned(),
+        audit_key: Some("ledge.audit/till-7+00000000+AA".to_owned()),
+        platform: None,
+        has_feature_backup: true,
+        left_out: vec!["/etc/secret".to_owned()],
+        entries: Vec::new(),
+    };
+    let facts = FileFacts { mode: 0o600, of_service: true, modified_s: 1_796_256_000 };
+    let mut writer = ArchiveWriter::new(Vec::new(), 1_796_256_000).unwrap();
+    let long = format!("state/models/{}/model.onnx", "long".repeat(30));
+    for (path, content) in [("state/keys.json", &b"{}"[..]), ("features/00000000", &[7; 600]), (&long, b"weights")] {
+        writer.add(path, facts, content.len() as u64, content).unwrap();
+    }
+    vec![writer.finish(manifest).unwrap()]
+}
+
 /// A certificate, and a list of revoked ones.
 pub fn certificate() -> Vec<Vec<u8>> {
     let authority = crate::certificates::Authority::new();

@@ -101,6 +101,11 @@ class Verification:
             tell(FORK, f"two heads of size {head.size} were signed, with different roots: the box, or somebody with "
                        "its key, has signed another history")
             return
+        after = box.logs.get(generation + 1)
+        if known and head.size > known.size and after and (after.begun or {}).get("cause") == "restored" \
+                and not says_more(after.begun, known.size):
+            tell(FORK, "it grew after the box was restored from a backup: the old hardware still runs, or somebody else "
+                       "has its key")
         folder = f"{box.device}/{generation}"
         walked = walk.Walk(self.source, folder, generation, head, known, self.from_start).run()
         if known and walked.is_complete and not walked.is_root_right and not self.from_start:
@@ -134,18 +139,20 @@ class Verification:
             return [finding(FORK, "it says that it is the first, and others were before it")] if before else []
         says = {"damaged": (TAMPERED, "the box found the log before this one damaged, and began another"),
                 "forked": (FORK, "the box found another history of its log here, and began another"),
-                "renamed": (NOTICE, "it goes on under another name")}
+                "renamed": (NOTICE, "it goes on under another name"),
+                "restored": (NOTICE, "the box was restored from a backup, and began another")}
         found = [finding(*says.get(cause, (TAMPERED, f"it began for a cause that is not known here: {cause!r:.60}")))]
         if not isinstance(previous, dict):
             if before:
                 found.append(finding(GAP, "the box did not know any more what the log before this one had"))
             return found
         try:
-            return found + [finding(*told) for told in self.compare_with_previous(box, generation, previous)]
+            return found + [finding(*told) for told in self.compare_with_previous(box, generation, previous,
+                                                                                       cause == "restored")]
         except (KeyError, TypeError, ValueError, AttributeError, Untrue):
             return [*found, finding(TAMPERED, "what it says of the log before it cannot be read")]
 
-    def compare_with_previous(self, box, generation, previous):
+    def compare_with_previous(self, box, generation, previous, is_restored):
         """The box's statement about the log before, compared with what the platform verified."""
         origin, size, root, have = previous["origin"], previous["size"], previous["root"], previous["found"]
         device, _, number = origin.removeprefix(KEY_NAME).rpartition("/")
@@ -161,6 +168,9 @@ class Verification:
             return
         if size > log.size:
             yield GAP, f"the log before it has {size} signed records, and {log.size} of them came here"
+        elif size < log.size and is_restored:
+            # A backup is older than the last record, and the box says so. Nothing that came here is lost.
+            yield NOTICE, f"its backup has {size} records of the log before it, and {log.size} were verified here"
         elif size < log.size:
             yield FORK, (f"the box knows only {size} signed records of the log before it, and {log.size} were verified "
                          "here: it was set back")
