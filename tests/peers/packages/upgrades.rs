@@ -70,7 +70,7 @@ tar --extract --directory=/ --skip-old-files --file=/mnt/packages/rpm.tar
 mv /usr/bin/rpm /usr/bin/rpm.real
 printf '#!/bin/sh\nexec rpm.real --force-debian --dbpath /var/lib/rpm "$@"\n' > /usr/bin/rpm
 chmod 755 /usr/bin/rpm
-rpm --install /mnt/packages/names/*.rpm"#;
+rpm --install /mnt/packages/names/*/RPMS/*/*.rpm"#;
 
 /// A box and its platform.
 struct Fleet {

@@ -1,7 +1,7 @@
 """Booted Debians with systemd, several at once, in which a box is what its package makes of it.
 
-They have networks of their own, with nothing but loopback. The ports of the platform are there, too: this process listens on
-them in the network of the machine, and passes on every byte. `tests/peers/machine.rs` boots the same files.
+They have networks of their own, with nothing but loopback. The ports of the platform are there, too: this process
+listens on them in the network of the machine, and passes on every byte. `tests/peers/machine.rs` boots the same files.
 """
 import ctypes
 import fcntl
@@ -32,8 +32,8 @@ def build_slim(folder):
     stripped = folder / "program" / "ledge"
     stripped.parent.mkdir()
     must("strip", "-o", stripped, ledge())
-    must(os.environ.get("PYTHON") or "python3", REPOSITORY / "packaging/build", "deb", "--fast", "--any-glibc", "--binary",
-         stripped, "--output", folder, "--variant", "slim", cwd=REPOSITORY)
+    must(os.environ.get("PYTHON") or "python3", REPOSITORY / "packaging/build", "deb", "--fast", "--any-glibc",
+         "--binary", stripped, "--output", folder, "--variant", "slim", cwd=REPOSITORY)
     made, = folder.glob("ledge-slim_*.deb")
     return made
 
@@ -51,7 +51,8 @@ def make_root():
         suite = release.get("VERSION_CODENAME") if release.get("ID") == "debian" else None
         for folder in (root, fresh):
             shutil.rmtree(folder, ignore_errors=True)
-        must(installed("debootstrap"), "--variant=minbase", "--include=systemd,systemd-sysv,dbus,curl", suite or "bookworm", fresh)
+        included = "--include=systemd,systemd-sysv,dbus,curl"
+        must(installed("debootstrap"), "--variant=minbase", included, suite or "bookworm", fresh)
         fresh.rename(root)
 
 
@@ -62,9 +63,9 @@ class Machine:
         self.name, self.init, self.listeners = name, None, []
         binds = [f"--bind-ro={packages}:{PACKAGES}", f"--bind-ro={RUNTIMES.resolve()}:/usr/lib/ledge/runtimes"]
         self.container = subprocess.Popen(
-            [installed("systemd-nspawn"), "-D", PEERS / "debian-systemd", f"--machine={name}", "--register=no", "--keep-unit",
-             "--private-network", "--volatile=overlay", "--boot", "--quiet", *binds, "systemd.mask=apt-daily.timer",
-             "systemd.mask=apt-daily-upgrade.timer"],
+            [installed("systemd-nspawn"), "-D", PEERS / "debian-systemd", f"--machine={name}", "--register=no",
+             "--keep-unit", "--private-network", "--volatile=overlay", "--boot", "--quiet", *binds,
+             "systemd.mask=apt-daily.timer", "systemd.mask=apt-daily-upgrade.timer"],
             # Each has files of its own above those that they share.
             env={**os.environ, "SYSTEMD_NSPAWN_LOCK": "0"}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + BOOT_LIMIT_S

@@ -1,12 +1,13 @@
-"""The script of docs/fleet.md, with fifty real boxes on this machine: members, a model and then a new Ledge in three waves, one
-box stolen, one lost.
+"""The script of docs/fleet.md, with fifty real boxes on this machine: members, a model and then a new Ledge in three
+waves, one box stolen, one lost.
 
-Three boxes, one for each wave of the new Ledge, are booted Debians with systemd, in which `ledge-slim` is installed and upgraded
-as on any box. The other 47 are daemons whose folders are their boxes. Their root's service is the real `ledge upgrade`, which
-verifies and stores the package and watches the daemon; but `dpkg` stands in there, and starts the same program again.
+Three boxes, one for each wave of the new Ledge, are booted Debians with systemd, in which `ledge-slim` is installed and
+upgraded as on any box. The other 47 are daemons whose folders are their boxes. Their root's service is the real
+`ledge upgrade`, which verifies and stores the package and watches the daemon; but a program stands in for `dpkg` there,
+and starts the same daemon again.
 
-Programs that stand in for others make a trial of the script: `ledge-platform` adds the root and the ports, `scp` and `ssh`
-reach these boxes, `systemctl` starts what the units of `init` name, and timers fire every few seconds.
+Programs that stand in for others make a trial of the script: `ledge-platform` adds the root and the ports, `scp` and
+`ssh` reach these boxes, `systemctl` starts what the units of `init` name, and timers fire every few seconds.
 """
 import json
 import os
@@ -97,7 +98,8 @@ class Fifty(Site):
         script, = fences("docs/fleet.md", "The script", "sh")
         found = re.findall(r"--id (\w+) .*?--waves (\S+)", script, re.DOTALL)
         self.schedules = {rollout: waves.schedule(waves.parse(text)) for rollout, text in found}
-        self.assertEqual({rollout: len(schedule) for rollout, schedule in self.schedules.items()}, {"first": 3, "upgrade": 3})
+        sizes = {rollout: len(schedule) for rollout, schedule in self.schedules.items()}
+        self.assertEqual(sizes, {"first": 3, "upgrade": 3})
         spared = [name for name in reversed(self.names) if name not in (STOLEN, LOST)]
         return set({self.wave_of(name, "upgrade"): name for name in spared}.values())
 
@@ -105,7 +107,8 @@ class Fifty(Site):
         """A machine with the present package, in which the platform has the same ports."""
         machine = Machine(name, self.packages)
         self.addCleanup(machine.end)
-        machine.line(f"cd {PACKAGES} && DEBIAN_FRONTEND=noninteractive apt-get install --yes ./ledge-slim_{PRESENT}_amd64.deb")
+        package = f"{PACKAGES}/ledge-slim_{PRESENT}_amd64.deb"
+        machine.line(f"DEBIAN_FRONTEND=noninteractive apt-get install --yes {package}")
         for port in self.ports:
             machine.forward(port)
         (self.folder / "machines").mkdir(exist_ok=True)
@@ -407,15 +410,16 @@ exit 4
         of_wave = {after: [] for after, _ in self.schedules[rollout_id]}
         for device in json.loads(self.kit("fleet", "status", "--json")):
             row, = [row for row in device["subjects"] if row["subject"] == subject]
-            self.assertEqual((row["version"], row["last_rollout"], row["result"]), (version, rollout_id, "committed"), device)
+            came = row["version"], row["last_rollout"], row["result"]
+            self.assertEqual(came, (version, rollout_id, "committed"), device)
             begun, committed = self.times(self.boxes[device["device"]], subject)
             after = self.wave_of(device["device"], rollout_id)
             self.assertGreaterEqual(begun - start, after, device)
             of_wave[after].append(committed - start)
         self.assertEqual(sum(map(len, of_wave.values())), COUNT)
         self.assertTrue(all(of_wave.values()), of_wave)
-        print(f"\n{rollout_id}: {({after: (len(times), round(min(times)), round(max(times))) for after, times in of_wave.items()})}",
-              file=sys.stderr)
+        shown = {after: (len(times), round(min(times)), round(max(times))) for after, times in of_wave.items()}
+        print(f"\n{rollout_id}: {shown}", file=sys.stderr)
 
     def times(self, box, subject):
         """When a box began to use a version, and when it committed it."""
@@ -496,7 +500,8 @@ exit 4
         shown = json.loads((self.layout.fleet_page / "fleet.json").read_text())
         self.assertNotIn(LOST, [box["device"] for box in shown["boxes"]])
         # The others go on.
-        self.assertEqual(self.ask("/metadata/timestamp.json", self.identity("shop-01"))[0], 200)
+        other = next(box.root.name for box in self.folders if box.root.name not in (STOLEN, LOST))
+        self.assertEqual(self.ask("/metadata/timestamp.json", self.identity(other))[0], 200)
         deadline = time.monotonic() + 120
         while len(found := self.online() or ()) < COUNT - 2:
             self.assertLess(time.monotonic(), deadline, f"only {len(found)} boxes connected again")

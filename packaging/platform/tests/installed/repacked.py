@@ -36,7 +36,7 @@ SCRIPTS = {"pre": "PREIN", "post": "POSTIN", "preun": "PREUN", "postun": "POSTUN
 
 
 def higher_rpm(rpm, folder, version, program=None, post=None):
-    """The same files as an rpm of another version; with a script as its program, or as the one that runs when it is installed."""
+    """The same files as an rpm of another version; PROGRAM and POST are scripts in place of its own."""
     number, _, release = version.partition("-")
     tree, top = folder / f"rpm-{version}", folder / f"rpmbuild-{version}"
     tree.mkdir()
