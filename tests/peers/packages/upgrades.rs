@@ -173,7 +173,7 @@ impl Fleet {
         let made = format!("print(repacked.higher_rpm(Path(sys.argv[2]), Path(sys.argv[1]), sys.argv[3]{change}))");
         let made = PathBuf::from(self.repack(&made, &[self.built.to_str().unwrap(), version]).trim());
         let placed = self.packages.path().join(made.file_name().unwrap());
-        std::fs::rename(made, &placed).unwrap();
+        std::fs::copy(made, &placed).unwrap();
         placed
     }
 
@@ -447,10 +447,14 @@ fn after_a_power_cut_anywhere_in_an_upgrade_one_whole_version_runs_with_all_that
         fleet
             .platform
             .run(&["rollout", "start"], &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=1"]);
-        fleet.machine.until("the upgrade begins", |machine| {
-            Fleet::state(machine)
-                .is_some_and(|state| state["phase"]["phase"] != "idle" || state["last"]["release"] == release)
-        });
+        let begins_before = Instant::now() + UPGRADE_LIMIT;
+        while Fleet::state(&fleet.machine)
+            .is_none_or(|state| state["phase"]["phase"] == "idle" && state["last"]["release"] != release)
+        {
+            let status = fleet.machine.ask(&["ledge", "update", "status", "--json"]);
+            assert!(Instant::now() < begins_before, "{place}: it does not begin: {status}\n{}", fleet.journal());
+            std::thread::sleep(Duration::from_millis(100));
+        }
         std::thread::sleep(CUTS_WITHIN * place / places);
         let cut = Fleet::state(&fleet.machine).map_or_else(String::new, |state| state["phase"]["phase"].to_string());
         let at_dpkg = fleet.machine.ask(&["dpkg-query", "--show", "--showformat=${db:Status-Status}", "ledge-slim"]);
