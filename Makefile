@@ -129,7 +129,7 @@ test-platform: setup-peers setup-axe ## test the file of the publisher, and ledg
 	.ledge/platform/bin/python3 -B tests/unittests packaging/build/tests
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
-test-fleet: setup-peers ## run the script of docs/fleet.md with 50 real boxes, boxes over months with wrong clocks, and attacks on joining (a quarter of an hour)
+test-fleet: setup-peers setup-packages ## run the script of docs/fleet.md with 50 real boxes, three of them booted Debians whose package is upgraded, boxes over months with wrong clocks, and attacks on joining (half an hour, as root)
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --pkcs11 --test
 	cargo build --workspace --all-features --locked --bin ledge

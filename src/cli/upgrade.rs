@@ -271,17 +271,21 @@ impl SystemMachine {
         }
     }
 
-    /// Runs the package manager, and waits while another one runs.
-    fn manage(arguments: &[&str]) -> Result<(), String> {
+    /// Runs the package manager, and waits while another one runs. Returns what it says about its work.
+    fn manage(arguments: &[&str]) -> Result<String, String> {
         let [program, arguments @ ..] = arguments else { return Err("no program".to_owned()) };
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            let ran = Command::new(program).args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output();
+            let ran = Command::new(program)
+                .args(arguments)
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                .env("LC_ALL", "C")
+                .output();
             let output = ran.map_err(|error| format!("{program}: {error}"))?;
-            if output.status.success() {
-                return Ok(());
-            }
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.success() {
+                return Ok(said);
+            }
             let is_locked = said.contains("lock") && said.contains("another process");
             if !is_locked || Instant::now() >= deadline {
                 let last: Vec<_> = said.lines().rev().take(3).collect();
@@ -355,9 +359,14 @@ impl UpgradeMachine for SystemMachine {
         let package = package.display().to_string();
         match self.installed.format {
             PackageFormat::Deb => {
-                Self::manage(&["dpkg", "--install", "--force-confold", "--force-downgrade", &package])
+                Self::manage(&["dpkg", "--install", "--force-confold", "--force-downgrade", &package]).map(drop)
             }
-            PackageFormat::Rpm => Self::manage(&["rpm", "--upgrade", "--oldpackage", "--replacepkgs", &package]),
+            PackageFormat::Rpm => {
+                let said = Self::manage(&["rpm", "--upgrade", "--oldpackage", "--replacepkgs", &package])?;
+                // rpm warns of a script that failed after the files were installed, and succeeds.
+                let failed = said.lines().find(|line| line.contains("scriptlet failed"));
+                failed.map_or(Ok(()), |line| Err(format!("rpm: {line}")))
+            }
         }
     }
 

@@ -309,9 +309,9 @@ fn a_membership_whose_keys_were_encrypted_for_the_old_machine_opens_on_the_new_o
     let credentials = tempfile::tempdir().unwrap();
     write(&credentials.path().join("ledge-membership"), &KEY);
     let root = TestRoot::new().variable("CREDENTIALS_DIRECTORY", credentials.path());
-    let made = include_bytes!("../data/membership/box-2.join");
+    let join_file = include_bytes!("../data/membership/box-2.join");
     // 2026-12-03, when it is good.
-    let file = JoinFile::open(made, 1_796_256_000_000).unwrap();
+    let file = JoinFile::open(join_file, 1_796_256_000_000).unwrap();
     let config = MembershipConfig {
         path: root.folder.path().join("membership"),
         key_file: Some(SecretFile::Path(credentials.path().join("ledge-membership"))),

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use crate::daemon::setup_root;
-use crate::tools::{path_of, run};
+use crate::tools::{interpreter, path_of, run};
 
 /// The folder of the unit.
 pub const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
@@ -103,9 +105,22 @@ pub struct Machine {
     container: Child,
     /// Its process 1, as this machine sees it.
     init: u32,
+    disk: Option<Disk>,
+    /// The arguments that show it folders of this machine.
+    binds: Vec<String>,
     /// One at a time: they share the files that they begin with.
     _turn: File,
 }
+
+/// A disk of a machine: an ext4 file system in a file. Only the processes of the machine have it mounted.
+struct Disk {
+    folder: TempDir,
+}
+
+/// The request `FS_IOC_SHUTDOWN` of Linux with `NOLOGFLUSH`: from then on nothing reaches the disk, and what was not written
+/// to it is lost. So file systems are tested for power cuts.
+const CUT_POWER: &str = "import fcntl, os, struct, sys
+fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack('I', 2))";
 
 impl Machine {
     /// Boots one with a daemon that is not started yet; `binds` are folders of this machine and where they are to be
@@ -120,24 +135,60 @@ impl Machine {
 
     /// Boots one that has nothing of Ledge.
     pub fn bare(binds: &[(&Path, &str)]) -> Self {
-        assert!(rustix::process::geteuid().is_root(), "systemd-nspawn and debootstrap need root: run this as root");
         let (root, turn) = debian();
-        let mut command = Command::new(path_of("systemd-nspawn"));
-        command.arg("-D").arg(&root);
-        command.args(["--register=no", "--keep-unit", "--private-network", "--volatile=overlay", "--boot", "--quiet"]);
-        for (from, to) in binds {
-            command.arg(format!("--bind-ro={}:{to}", from.display()));
-        }
-        // Nothing that would look for a network.
-        command.args(["systemd.mask=apt-daily.timer", "systemd.mask=apt-daily-upgrade.timer"]);
-        let quiet = || Stdio::null();
-        let container = command.stdin(quiet()).stdout(quiet()).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut machine = Self { container, init: 0, _turn: turn };
-        machine.until("the system boots", |machine| {
-            machine.init = machine.find_init().unwrap_or(0);
-            machine.init > 0 && machine.ask(&["systemctl", "is-system-running"]).trim() == "running"
-        });
+        Self::start(&root, turn, None, binds)
+    }
+
+    /// The same with a disk whose power can be cut.
+    pub fn with_disk(binds: &[(&Path, &str)]) -> Self {
+        let (root, turn) = debian();
+        let disk = Disk::new(&root);
+        Self::start(&root, turn, Some(disk), binds)
+    }
+
+    fn start(root: &Path, turn: File, disk: Option<Disk>, binds: &[(&Path, &str)]) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "systemd-nspawn and debootstrap need root: run this as root");
+        let binds: Vec<_> = binds.iter().map(|(from, to)| format!("--bind-ro={}:{to}", from.display())).collect();
+        let container = boot(root, disk.as_ref(), &binds);
+        let mut machine = Self { container, init: 0, disk, binds, _turn: turn };
+        machine.until("the system boots", |machine| machine.has_booted() && machine.state() == "running");
         machine
+    }
+
+    /// Cuts the power of a machine with a disk at once, and boots it again from what is on the disk. It may have units that
+    /// are still starting, or failed.
+    pub fn cut_power(&mut self) {
+        let disk_file = self.disk.as_ref().expect("a machine with a disk").file();
+        run(interpreter().args(["-c", CUT_POWER, &format!("/proc/{}/root/", self.init)]));
+        self.end();
+        // The next mount must not see a disk that the last one still has.
+        while !run(Command::new(path_of("losetup")).arg("-j").arg(&disk_file)).is_empty() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        (self.container, self.init) = (boot(Path::new(""), self.disk.as_ref(), &self.binds), 0);
+        self.until("the system boots after a power cut", |machine| {
+            machine.has_booted() && ["running", "starting", "degraded"].contains(&machine.state().as_str())
+        });
+    }
+
+    fn has_booted(&mut self) -> bool {
+        self.init = self.find_init().unwrap_or(0);
+        self.init > 0
+    }
+
+    /// The state of its systemd.
+    fn state(&self) -> String {
+        self.ask(&["systemctl", "is-system-running"]).trim().to_owned()
+    }
+
+    fn end(&mut self) {
+        if let Some(init) = i32::try_from(self.init).ok().and_then(rustix::process::Pid::from_raw) {
+            // The end of its process 1 is the end of all others in there.
+            let _ = rustix::process::kill_process(init, rustix::process::Signal::KILL);
+        } else {
+            let _ = self.container.kill();
+        }
+        let _ = self.container.wait();
     }
 
     /// Gives it an address that is not loopback: who comes from there comes from elsewhere.
@@ -193,14 +244,47 @@ impl Booted for Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if let Some(init) = i32::try_from(self.init).ok().and_then(rustix::process::Pid::from_raw) {
-            // The end of its process 1 is the end of all others in there.
-            let _ = rustix::process::kill_process(init, rustix::process::Signal::KILL);
-        } else {
-            let _ = self.container.kill();
-        }
-        let _ = self.container.wait();
+        self.end();
     }
+}
+
+impl Disk {
+    /// A disk with the files of a folder.
+    fn new(files: &Path) -> Self {
+        let disk = Self { folder: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(disk.folder.path().join("mounted")).unwrap();
+        run(Command::new(path_of("mkfs.ext4")).args(["-q", "-d"]).arg(files).arg(disk.file()).arg("6G"));
+        disk
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+}
+
+/// Boots a system: from a folder, above which its files are in memory, or from a disk.
+fn boot(root: &Path, disk: Option<&Disk>, binds: &[String]) -> Child {
+    let nspawn = path_of("systemd-nspawn");
+    let mut command = match disk {
+        None => {
+            let mut command = Command::new(nspawn);
+            command.args(["--volatile=overlay", "-D"]).arg(root);
+            command
+        }
+        Some(disk) => {
+            let mut command = Command::new("unshare");
+            let inside = r#"mount -o loop "$0" "$1"; shift; exec "$@""#;
+            command.args(["--mount", "sh", "-ec", inside]).arg(disk.file());
+            let mounted = disk.folder.path().join("mounted");
+            command.arg(&mounted).arg(nspawn).arg("-D").arg(&mounted);
+            command
+        }
+    };
+    command.args(["--register=no", "--keep-unit", "--private-network", "--boot", "--quiet"]).args(binds);
+    // Nothing that would look for a network.
+    command.args(["systemd.mask=apt-daily.timer", "systemd.mask=apt-daily-upgrade.timer"]);
+    let quiet = || Stdio::null();
+    command.stdin(quiet()).stdout(quiet()).stderr(Stdio::inherit()).spawn().unwrap()
 }
 
 /// The files of a small Debian with systemd, made once, and a lock on them.

@@ -124,11 +124,8 @@ fn sign_unchecked(fleet: &Fleet, version: u64, text: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("settings.toml");
     write(&file, text.as_bytes());
-    let python = "import sys; from ledge_platform import __main__, release; release.unsettable = lambda *_: []; \
-                  sys.exit(__main__.main(sys.argv[1:]))";
-    let mut command = fleet.platform.python();
-    command.args(["-c", python, "configuration", "add"]).arg(fleet.platform.repository());
-    run(command.args(["night", &version.to_string()]).arg(&file).arg("--keys").arg(fleet.platform.keys()));
+    let arguments = ["night", &version.to_string(), file.to_str().unwrap()];
+    fleet.platform.run_without("release.unsettable = lambda *_: []", &["configuration", "add"], &arguments);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 """Small packages, a repository of them, and the clients apt and dnf, each with a configuration and a root of its own."""
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -50,6 +51,19 @@ def deb(folder, version="1.0-1", name="tiny", architecture="amd64", content="con
     (tree / "content").write_text(content)
     made = folder / f"{tree.name}.deb"
     must(installed("dpkg-deb"), "--root-owner-group", "--build", tree, made)
+    return made
+
+
+def higher_deb(deb, folder, version):
+    """The same files as a deb of a higher version."""
+    tree, made = folder / f"deb-{version}", folder / f"{deb.name.partition('_')[0]}_{version}_amd64.deb"
+    must(installed("dpkg-deb"), "--raw-extract", deb, tree)
+    control = tree / "DEBIAN" / "control"
+    text = control.read_text()
+    old, = (line for line in text.splitlines() if line.startswith("Version: "))
+    control.write_text(text.replace(old, f"Version: {version}"))
+    must(installed("dpkg-deb"), "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made)
+    shutil.rmtree(tree)
     return made
 
 

@@ -36,7 +36,7 @@ PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"  # where Debian puts servers, whi
 PACKAGES = {"nginx": "nginx-light", "ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux",
             "setpriv": "util-linux", "systemd-sysusers": "systemd", "systemd-tmpfiles": "systemd",
             "systemd-analyze": "systemd", "sleep": "coreutils", "apt-ftparchive": "apt-utils", "apt-get": "apt",
-            "createrepo_c": "createrepo-c", "dpkg-deb": "dpkg", "rpmsign": "rpm", "rpmbuild": "rpm"}
+            "createrepo_c": "createrepo-c", "dpkg-deb": "dpkg", "rpmsign": "rpm", "rpmbuild": "rpm", "systemd-nspawn": "systemd-container"}
 REPOSITORY = HERE.parents[2]
 
 

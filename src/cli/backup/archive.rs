@@ -273,7 +273,7 @@ pub fn read_archive(
         check_path(&entry.path)?;
         for (at, _) in entry.path.match_indices('/') {
             let folder = entry.path.get(..at).unwrap_or_default();
-            ensure!(!files.contains(folder), "{:?} is a file and a folder in it", folder);
+            ensure!(!files.contains(folder), "{folder:?} is a file and a folder in it");
             if !folders.contains(folder) {
                 folders.insert(folder.to_owned());
             }
@@ -395,6 +395,10 @@ fn check_path(path: &str) -> anyhow::Result<()> {
 }
 
 /// Reads bytes as a backup; `true` when they are one. The folder `fuzz/` contains the harness.
+///
+/// # Panics
+///
+/// If an invariant is broken.
 #[cfg(any(test, feature = "fuzzing"))]
 #[expect(clippy::expect_used, reason = "a broken invariant ends the harness")]
 pub fn fuzz_archive(data: &[u8]) -> bool {

@@ -63,7 +63,7 @@ impl BoxFolders {
             !folder.starts_with(&state) && folder.file_name().is_some_and(|name| name == SETTINGS_FOLDER_NAME)
         };
         let settings = of_file.filter(is_own).map(|folder| folder.canonicalize().unwrap_or(folder));
-        Ok(Self { settings, state, is_packaged })
+        Ok(Self { state, settings, is_packaged })
     }
 
     /// A path of the configuration in the form in which the files of these folders are found: absolute, and without links

@@ -74,20 +74,17 @@ impl RestoredKeys {
         let key = if has_systemd(folders) { membership_key(&credential)? } else { None };
         let text = std::fs::read_to_string(&settings).with_context(|| settings.display().to_string())?;
         let mut table: toml::Table = text.parse().with_context(|| settings.display().to_string())?;
-        match &key {
-            Some(_) => {
-                let mut membership = toml::Table::new();
-                membership.insert("key_file".to_owned(), format!("credential:{MEMBERSHIP_CREDENTIAL}").into());
-                table.insert("membership".to_owned(), membership.into());
-            }
-            None => {
-                table.remove("membership");
-                said.push(
-                    "the private keys of the membership are protected only by the permissions of its folder: systemd \
-                     encrypts none here"
-                        .to_owned(),
-                );
-            }
+        if key.is_some() {
+            let mut membership = toml::Table::new();
+            membership.insert("key_file".to_owned(), format!("credential:{MEMBERSHIP_CREDENTIAL}").into());
+            table.insert("membership".to_owned(), membership.into());
+        } else {
+            table.remove("membership");
+            said.push(
+                "the private keys of the membership are protected only by the permissions of its folder: systemd \
+                 encrypts none here"
+                    .to_owned(),
+            );
         }
         let text = format!("# Written by `ledge join`, and restored from a backup.\n{}", toml::to_string(&table)?);
         durable::replace_private(&settings, text.as_bytes())?;
@@ -97,8 +94,8 @@ impl RestoredKeys {
             let path = folder.join(name);
             if path.is_file() {
                 let plain = Zeroizing::new(std::fs::read(&path)?);
-                let sealed = sealer.seal(EncryptionPurpose::Membership, &[], &plain)?;
-                durable::replace_alike(&path, &sealed)?;
+                let encrypted = sealer.seal(EncryptionPurpose::Membership, &[], &plain)?;
+                durable::replace_alike(&path, &encrypted)?;
             }
         }
         self.membership = Some(credential);

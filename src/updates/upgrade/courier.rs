@@ -79,6 +79,10 @@ impl UpgradeCourier {
         let mut asked: Option<Instant> = None;
         let mut last_error: Option<String> = None;
         loop {
+            // It may have changed while a package was copied, or at the end of a pause.
+            if self.desired.has_changed().unwrap_or(false) {
+                asked = None;
+            }
             let desired = self.desired.borrow_and_update().clone().unwrap_or_default();
             // Written again after each upgrade.
             let installed = match InstalledPackage::read(&self.config.path) {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{build, package};
+use super::{VIEW, build, package};
+use crate::CHECKOUT;
 use crate::daemon::{setup_root, write};
 use crate::machine::{Booted as _, Machine};
 use crate::platform::Platform;
@@ -23,6 +24,9 @@ const STATE: &str = "/var/lib/ledge-upgrade/state.json";
 
 /// An upgrade that has not ended by then never will.
 const UPGRADE_LIMIT: Duration = Duration::from_mins(5);
+
+/// The time from the begin of an upgrade in which the power is cut. On a slow machine dpkg needs the half of it.
+const CUTS_WITHIN: Duration = Duration::from_secs(12);
 
 /// What a version of the package does, besides its number.
 enum Change {
@@ -53,11 +57,27 @@ if [ \"$1\" = serve ]; then (sleep 8; kill -9 $$) & fi
 exec /usr/bin/ledge.real \"$@\"
 ";
 
+/// The package manager of a box.
+#[derive(Clone, Copy, PartialEq)]
+enum Format {
+    Deb,
+    Rpm,
+}
+
+/// rpm of this machine in a Debian of the same release. Debian's rpm asks to be told that it is meant.
+const BRINGS_RPM: &str = r#"
+tar --extract --directory=/ --skip-old-files --file=/mnt/packages/rpm.tar
+mv /usr/bin/rpm /usr/bin/rpm.real
+printf '#!/bin/sh\nexec rpm.real --force-debian --dbpath /var/lib/rpm "$@"\n' > /usr/bin/rpm
+chmod 755 /usr/bin/rpm
+rpm --install /mnt/packages/names/*/RPMS/*/*.rpm"#;
+
 /// A box and its platform.
 struct Fleet {
     packages: TempDir,
     platform: Platform,
     machine: Machine,
+    format: Format,
     /// The package as it was built.
     built: PathBuf,
     releases: u64,
@@ -66,22 +86,34 @@ struct Fleet {
 impl Fleet {
     /// A box with version 0.9.1-1, which is release 1.
     fn new() -> Self {
+        Self::boot(Format::Deb, Machine::bare)
+    }
+
+    fn boot(format: Format, boot: fn(&[(&Path, &str)]) -> Machine) -> Self {
         let packages = tempfile::tempdir().unwrap();
-        build("deb", &packages, &["slim"]);
-        let built = package(&packages, "ledge-slim_");
+        let (kind, name) = if format == Format::Deb { ("deb", "ledge-slim_") } else { ("rpm", "ledge-slim-") };
+        build(kind, &packages, &["slim"]);
+        let built = package(&packages, name);
         let platform = Platform::new();
         let (runtimes, models) = (setup_root().join("runtimes").canonicalize().unwrap(), setup_root().join("models"));
-        let machine = Machine::bare(&[
+        let machine = boot(&[
             (packages.path(), PACKAGES),
             (&platform.repository(), REPOSITORY),
             (&runtimes, "/usr/lib/ledge/runtimes"),
             (&models, "/mnt/models"),
         ]);
-        let mut fleet = Self { packages, platform, machine, built, releases: 0 };
+        let mut fleet = Self { packages, platform, machine, format, built, releases: 0 };
         let first = fleet.version("0.9.1-1", &Change::Nothing);
         fleet.sign(&first);
         let name = first.file_name().unwrap().to_str().unwrap().to_owned();
-        fleet.machine.shell(&format!("cd {PACKAGES} && apt-get install --yes ./{name}"));
+        match format {
+            Format::Deb => fleet.machine.shell(&format!("cd {PACKAGES} && apt-get install --yes ./{name}")),
+            Format::Rpm => {
+                fleet.bring_rpm();
+                fleet.machine.shell(&format!("rpm --install {PACKAGES}/{name}"));
+                fleet.machine.shell("systemctl enable --now ledge ledge-upgrade.path ledge-upgrade")
+            }
+        };
         let config = format!(
             "[device]\nid = 'box-1'\n[updates]\nrepository = 'file://{REPOSITORY}'\n\
              root_file = '/var/lib/ledge-upgrade/root.json'\npoll_interval_s = 5\n[upgrades]\nenable = true\n"
@@ -99,8 +131,53 @@ impl Fleet {
         fleet
     }
 
+    /// Installs rpm in the machine, and names without files of what the package requires.
+    fn bring_rpm(&self) {
+        self.repack("repacked.stand_ins(Path(sys.argv[1]) / 'names')", &[]);
+        let folder = self.packages.path();
+        let libraries = run(Command::new("ldd").arg(path_of("rpm")));
+        let libraries = libraries.split_whitespace().filter(|word| word.starts_with('/'));
+        let libraries = libraries.map(|path| path.trim_start_matches('/'));
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--dereference", "--directory=/", "--file"]).arg(folder.join("rpm.tar"));
+        run(tar.args(["usr/bin/rpm", "usr/lib/rpm"]).args(libraries));
+        self.machine.shell(BRINGS_RPM);
+    }
+
+    /// Runs a statement of Python with the module that makes packages of packages, the folder of the packages first among its
+    /// arguments. Returns what it prints.
+    fn repack(&self, statement: &str, arguments: &[&str]) -> String {
+        let program = format!("import sys; from pathlib import Path; import repacked; {statement}");
+        let mut command = self.platform.python();
+        let modules = Path::new(CHECKOUT).join("packaging/platform/tests/installed");
+        let tool = Path::new(CHECKOUT).join("packaging/platform");
+        command.env("PYTHONPATH", std::env::join_paths([modules, tool]).unwrap());
+        run(command.args(["-c", &program]).arg(self.packages.path()).args(arguments))
+    }
+
     /// Another version of the package.
     fn version(&self, version: &str, change: &Change) -> PathBuf {
+        match self.format {
+            Format::Deb => self.version_of_deb(version, change),
+            Format::Rpm => self.version_of_rpm(version, change),
+        }
+    }
+
+    fn version_of_rpm(&self, version: &str, change: &Change) -> PathBuf {
+        let change = match change {
+            Change::Nothing => "",
+            Change::DoesNotStart => ", program='#!/bin/sh\\nexit 1\\n'",
+            Change::DoesNotInstall => ", post='exit 1'",
+            Change::Program(_) => unreachable!("no test has such an rpm"),
+        };
+        let made = format!("print(repacked.higher_rpm(Path(sys.argv[2]), Path(sys.argv[1]), sys.argv[3]{change}))");
+        let made = PathBuf::from(self.repack(&made, &[self.built.to_str().unwrap(), version]).trim());
+        let placed = self.packages.path().join(made.file_name().unwrap());
+        std::fs::copy(made, &placed).unwrap();
+        placed
+    }
+
+    fn version_of_deb(&self, version: &str, change: &Change) -> PathBuf {
         let tree = self.packages.path().join("tree");
         let _ = std::fs::remove_dir_all(&tree);
         run(Command::new(path_of("dpkg-deb")).arg("--raw-extract").args([&self.built, &tree]));
@@ -160,7 +237,18 @@ impl Fleet {
     }
 
     fn installed(&self) -> String {
-        self.machine.ask(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "ledge-slim"])
+        match self.format {
+            Format::Deb => {
+                self.machine.ask(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "ledge-slim"])
+            }
+            Format::Rpm => self.machine.ask(&[
+                "rpm",
+                "--query",
+                "--queryformat",
+                "install ok installed %{VERSION}-%{RELEASE}",
+                "ledge-slim",
+            ]),
+        }
     }
 
     #[track_caller]
@@ -174,9 +262,55 @@ impl Fleet {
         self.machine.shell("ledge audit verify");
     }
 
+    /// Rolls out a package that is older than the installed version 0.9.2-1.
+    #[track_caller]
+    fn assert_refuses_an_older(&mut self, package: &Path) {
+        self.releases += 1;
+        let (release, unchecked) =
+            (self.releases.to_string(), "upgrades.refuse_older = upgrades.refuse_without_way_back = lambda *_: None");
+        let arguments = [&*release, package.to_str().unwrap()];
+        self.platform.run_without(unchecked, &["upgrade", "add"], &arguments);
+        let target = format!("packages/ledge-slim/{release}");
+        let target = ["--id", "older", "--target", &target, "--waves", "all", "--allow-downgrade"];
+        self.platform.run_without(unchecked, &["rollout", "start"], &target);
+        self.machine.until("the older release is refused", |machine| {
+            machine.shell("systemctl start ledge-upgrade; true");
+            machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"]).contains("is older than")
+        });
+        self.assert_serves("0.9.2-1");
+    }
+
     fn journal(&self) -> String {
         self.machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"])
     }
+}
+
+/// The steps of an upgrade with rpm. There is no distribution with rpm here: rpm runs on Debian with systemd.
+#[test]
+fn an_rpm_is_upgraded_taken_back_and_never_replaced_by_an_older_one() {
+    let mut fleet = Fleet::boot(Format::Rpm, Machine::bare);
+    fleet.assert_serves("0.9.1-1");
+    let good = fleet.version("0.9.2-1", &Change::Nothing);
+    let release = fleet.sign(&good);
+    let before = fleet.machine.property("MainPID");
+    let state = fleet.roll_out(release);
+    assert_eq!(fault(&state), None, "{state}\n{}", fleet.journal());
+    fleet.assert_serves("0.9.2-1");
+    assert_ne!(fleet.machine.property("MainPID"), before, "the program from before the upgrade still runs");
+
+    for (version, change, cause) in
+        [("0.9.3-1", Change::DoesNotInstall, "install"), ("0.9.4-1", Change::DoesNotStart, "start")]
+    {
+        let bad = fleet.version(version, &change);
+        let release = fleet.sign(&bad);
+        let state = fleet.roll_out(release);
+        assert_eq!(fault(&state), Some(cause), "{state}\n{}", fleet.journal());
+        fleet.assert_serves("0.9.2-1");
+        fleet.machine.shell("test ! -e /var/lib/ledge-upgrade/ledge && rpm --verify --noconfig ledge-slim");
+    }
+
+    let oldest = fleet.version("0.9.0-1", &Change::Nothing);
+    fleet.assert_refuses_an_older(&oldest);
 }
 
 fn fault(state: &Value) -> Option<&str> {
@@ -229,28 +363,10 @@ fn no_order_but_that_of_the_signed_metadata_is_carried_out() {
     let release = fleet.sign(&good);
     fleet.roll_out(release);
     fleet.assert_serves("0.9.2-1");
-    let ask = "systemctl start ledge-upgrade; true";
 
     // A fleet key can name an older release; root's service refuses it.
     let oldest = fleet.version("0.9.0-1", &Change::Nothing);
-    let python = "import sys; from ledge_platform import __main__, upgrades; \
-                  upgrades.refuse_older = upgrades.refuse_without_way_back = lambda *_: None; \
-                  sys.exit(__main__.main(sys.argv[1:]))";
-    let (repository, keys) = (fleet.platform.repository(), fleet.platform.keys());
-    let forced = |words: &[&str], more: &[&str]| {
-        let mut command = fleet.platform.python();
-        command.args(["-c", python]).args(words).arg(&repository).args(more).arg("--keys").arg(&keys);
-        run(&mut command);
-    };
-    forced(&["upgrade", "add"], &["3", oldest.to_str().unwrap()]);
-    fleet.releases = 3;
-    let target = ["--id", "older", "--target", "packages/ledge-slim/3", "--waves", "all", "--allow-downgrade"];
-    forced(&["rollout", "start"], &target);
-    fleet.machine.until("the older release is refused", |machine| {
-        machine.shell(ask);
-        machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"]).contains("is older than")
-    });
-    fleet.assert_serves("0.9.2-1");
+    fleet.assert_refuses_an_older(&oldest);
 
     // The daemon's user changes the package, and then the metadata.
     let next = fleet.version("0.9.3-1", &Change::DoesNotStart);
@@ -305,6 +421,57 @@ fn an_upgrade_that_is_killed_anywhere_ends_with_one_whole_version() {
         fleet.assert_serves(&version);
         fleet.machine.shell("test -z \"$(dpkg --audit)\"");
     }
+}
+
+/// The power fails at places of an upgrade: what was not written to the disk is lost, and the machine boots from the rest.
+#[test]
+fn after_a_power_cut_anywhere_in_an_upgrade_one_whole_version_runs_with_all_that_the_box_had() {
+    let places: u32 = std::env::var("UPGRADE_CUTS").map_or(4, |count| count.parse().unwrap());
+    let mut fleet = Fleet::boot(Format::Deb, Machine::with_disk);
+    fleet.machine.shell(&format!(
+        "cat > /etc/ledge/feature_views.d/shop.toml <<'TOML'\n{VIEW}\nTOML\nsystemctl reload ledge; \
+         ledge keys create till-7 --role infer > /root/till-7.key; cp /var/lib/ledge/keys.json /root/"
+    ));
+    let push = r#"{"push_source_name":"vibration","df":{"machine_id":["press-7"],"rms":[3.5]}}"#;
+    fleet.machine.until("the feature is stored", |machine| {
+        machine.try_shell(&format!("curl -sSf 127.0.0.1:8000/push -d '{push}'")).status.success()
+    });
+    fleet.machine.shell("sync");
+    let ask = r#"{"features":["vibration:rms"],"entities":{"machine_id":["press-7"]}}"#;
+    let mut cuts = std::collections::BTreeMap::<_, u32>::new();
+    for place in 0..places {
+        let (before, version) = (fleet.installed(), format!("0.9.{}-1", place + 2));
+        let next = fleet.version(&version, &Change::Nothing);
+        let release = fleet.sign(&next);
+        let (id, target) = (format!("c-{release}"), format!("packages/ledge-slim/{release}"));
+        fleet
+            .platform
+            .run(&["rollout", "start"], &["--id", &id, "--target", &target, "--waves", "all", "--soak", "min_s=1"]);
+        let begins_before = Instant::now() + UPGRADE_LIMIT;
+        while Fleet::state(&fleet.machine)
+            .is_none_or(|state| state["phase"]["phase"] == "idle" && state["last"]["release"] != release)
+        {
+            let status = fleet.machine.ask(&["ledge", "update", "status", "--json"]);
+            assert!(Instant::now() < begins_before, "{place}: it does not begin: {status}\n{}", fleet.journal());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(CUTS_WITHIN * place / places);
+        let cut = Fleet::state(&fleet.machine).map_or_else(String::new, |state| state["phase"]["phase"].to_string());
+        let at_dpkg = fleet.machine.ask(&["dpkg-query", "--show", "--showformat=${db:Status-Status}", "ledge-slim"]);
+        fleet.machine.cut_power();
+        let state = fleet.end_of(release);
+        let expected = if fault(&state).is_some() { before.rsplit(' ').next().unwrap().to_owned() } else { version };
+        fleet.assert_serves(&expected);
+        let end = if fault(&state).is_some() { "taken back" } else { "finished" };
+        *cuts.entry(format!("{cut} with the package {at_dpkg}: {end}")).or_default() += 1;
+        fleet.machine.shell("test -z \"$(dpkg --audit)\" && cmp /var/lib/ledge/keys.json /root/keys.json");
+        let features = fleet.machine.shell(&format!("curl -sSf 127.0.0.1:8000/get-online-features -d '{ask}'"));
+        assert!(features.contains("[3.5]") && features.contains("PRESENT"), "{place}: {features}");
+        fleet.machine.until("the model answers", |machine| {
+            machine.ask(&["curl", "-sS", "-X", "POST", "127.0.0.1:8000/v2/repository/index"]).contains("READY")
+        });
+    }
+    println!("power cuts: {cuts:?}");
 }
 
 #[test]

@@ -1,5 +1,4 @@
 """Packages made of packages: the same files as of another version, and names without files."""
-import shutil
 
 from supplier import installed, must
 
@@ -19,7 +18,7 @@ REPACKED = """\
 %global debug_package %{{nil}}
 %global _build_id_links none
 %global _binary_payload w1.gzdio
-Name: ledge
+Name: {name}
 Version: {version}
 Release: {release}
 Summary: the files of another version
@@ -36,19 +35,8 @@ cp -a {tree}/. %{{buildroot}}
 SCRIPTS = {"pre": "PREIN", "post": "POSTIN", "preun": "PREUN", "postun": "POSTUN"}
 
 
-def higher_deb(deb, folder, version):
-    tree, made = folder / f"deb-{version}", folder / f"ledge_{version}_amd64.deb"
-    must(installed("dpkg-deb"), "--raw-extract", deb, tree)
-    control = tree / "DEBIAN" / "control"
-    text = control.read_text()
-    old, = (line for line in text.splitlines() if line.startswith("Version: "))
-    control.write_text(text.replace(old, f"Version: {version}"))
-    must(installed("dpkg-deb"), "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made)
-    shutil.rmtree(tree)
-    return made
-
-
-def higher_rpm(rpm, folder, version):
+def higher_rpm(rpm, folder, version, program=None, post=None):
+    """The same files as an rpm of another version; PROGRAM and POST are scripts in place of its own."""
     number, _, release = version.partition("-")
     tree, top = folder / f"rpm-{version}", folder / f"rpmbuild-{version}"
     tree.mkdir()
@@ -57,12 +45,16 @@ def higher_rpm(rpm, folder, version):
         return must(installed("rpm"), "--query", "--nosignature", "--package", *words, rpm)
 
     must("sh", "-c", 'rpm2archive - <"$1" | tar -C "$2" -xz', "sh", rpm, tree)
+    if program:
+        (tree / "usr/bin/ledge").write_text(program)
     configuration = query("--configfiles").splitlines()
     files = [f"%config(noreplace) {path}" if path in configuration else path for path in query("--list").splitlines()]
     requires = [line for line in query("--requires").splitlines() if not line.startswith(("rpmlib(", "config("))]
     scripts = {name: query("--queryformat", f"%{{{tag}}}").replace("%", "%%") for name, tag in SCRIPTS.items()}
+    if post:
+        scripts["post"] = post
     return build(top, REPACKED.format(
-        version=number, release=release, tree=tree, files="\n".join(files), requires="\n".join(f"Requires: {line}" for line in requires),
+        name=query("--queryformat", "%{NAME}"), version=number, release=release, tree=tree, files="\n".join(files), requires="\n".join(f"Requires: {line}" for line in requires),
         scripts="\n".join(f"%{name}\n{text}" for name, text in scripts.items())))
 
 

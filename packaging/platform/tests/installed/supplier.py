@@ -76,7 +76,7 @@ class Supplier:
         bundle.write_bytes(BUNDLE.read_bytes() + self.authority.read_bytes())
         leave_the_network(hosts, bundle)
 
-        certificate, key = authority.issue(HOST)
+        certificate, key = authority.issue("server")
         server = SERVER.format(host=HOST, certificate=certificate, key=key, public=self.public)
         (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, server=server))
         self.nginx = subprocess.Popen([installed("nginx"), "-c", folder / "nginx.conf", "-e", folder / "error.log"])

@@ -16,8 +16,10 @@ import unittest
 from pathlib import Path
 
 from boxes import Box, Serving, good, run
-from repacked import higher_deb, higher_rpm, stand_ins
+from repacked import higher_rpm, stand_ins
 from supplier import ADDRESS, HOST, KIT, REPOSITORY, Supplier, commands, fences, installed, must
+
+from packages import higher_deb
 
 APT = commands("README.md", "Install", "ledge.sources")
 DNF = commands("docs/install.md", "From a repository", "ledge.repo")
