@@ -133,7 +133,7 @@ test-fleet: setup-peers setup-packages ## run the script of docs/fleet.md with 5
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --pkcs11 --test
 	cargo build --workspace --all-features --locked --bin ledge
-	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests/fleet
+	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests/fleet --alone
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
 	@$(PYTHON) packaging/build/tools.py

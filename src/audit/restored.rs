@@ -6,7 +6,7 @@
 //! `earlier/` with their verifier key, since this box cannot sign for them.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_service::audit_event::PreviousLog;
@@ -60,6 +60,31 @@ pub fn begin_after_restore(audit: &Path, earlier_key: Option<&str>) -> io::Resul
     let text = serde_json::to_vec(&restore)?;
     durable::replace(&audit.join(FILE), &text)?;
     Ok(Some(generation))
+}
+
+/// Logs of this box that another key signed: before a restore without that key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierLogs {
+    /// A folder like that of all logs.
+    pub folder: PathBuf,
+    /// Their verifier key; empty where its file is missing.
+    pub verifier_key: String,
+}
+
+/// The earlier logs in the folder of all logs at `audit`.
+pub fn earlier_logs(audit: &Path) -> io::Result<Vec<EarlierLogs>> {
+    let entries = match std::fs::read_dir(audit.join(EARLIER_FOLDER)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let read = |entry: io::Result<std::fs::DirEntry>| {
+        let folder = entry?.path();
+        let verifier_key = local::read(&folder.join(EARLIER_KEY_FILE))?.unwrap_or_default();
+        let verifier_key = String::from_utf8_lossy(&verifier_key).trim().to_owned();
+        Ok(EarlierLogs { folder, verifier_key })
+    };
+    entries.map(read).collect()
 }
 
 #[cfg(test)]
@@ -121,6 +146,7 @@ mod tests {
         let earlier = folder.path().join("earlier/before-2");
         assert_eq!(std::fs::read_to_string(earlier.join(EARLIER_KEY_FILE)).unwrap().trim_end(), old);
         assert!(earlier.join("logs/1/checkpoint").is_file());
+        assert_eq!(earlier_logs(folder.path()).unwrap(), [EarlierLogs { folder: earlier, verifier_key: old }]);
     }
 
     #[test]

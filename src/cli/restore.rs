@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use ledge_base::durable;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::BadConfiguration;
 use ledge_features::FeatureStore;
@@ -214,6 +215,10 @@ impl BoxRestore<'_> {
         let mut said = Vec::new();
         self.state.take_links(&self.folders.state)?;
         let config = self.staged_config()?;
+        // A backup has no empty folders, and the daemon does not start without this one.
+        if config.repository.path.starts_with(self.state.path()) {
+            durable::create_folder(&config.repository.path)?;
+        }
         if manifest.has_feature_backup {
             let records = self.restore_features(main, &config)?;
             said.push(format!("the feature store has {records} records"));

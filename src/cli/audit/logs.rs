@@ -8,6 +8,7 @@ use ledge_audit::files::{AuditFilesError, AuditLogFiles, HttpAuditLog};
 use ledge_audit::key::AuditKey;
 use ledge_audit::layout::log_folder;
 use ledge_audit::local::{self, LocalAuditLog};
+use ledge_audit::restored::{EarlierLogs, earlier_logs};
 use ledge_audit::verify::{LogToVerify, VerifyScope};
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
@@ -156,6 +157,15 @@ fn own_logs(globals: &GlobalArgs) -> anyhow::Result<SelectedLogs> {
         keys.extend(current.clone().filter(|key| !keys.contains(key)));
         places.push(LogToVerify { files: AuditLogFiles::Local(log), generation: Some(generation), keys });
     }
+    for EarlierLogs { folder, verifier_key } in
+        earlier_logs(folder).map_err(|error| AuditFilesError::of(folder, error))?
+    {
+        for generation in local::generations(&folder).map_err(|error| AuditFilesError::of(&folder, error))? {
+            let files = AuditLogFiles::Local(LocalAuditLog::open(&log_folder(&folder, generation)));
+            places.push(LogToVerify { files, generation: Some(generation), keys: vec![verifier_key.clone()] });
+        }
+    }
+    places.sort_by_key(|place| place.generation);
     if places.is_empty() {
         bail!("this box has no audit log yet in {}: the first start of the daemon makes it", folder.display());
     }

@@ -112,7 +112,7 @@ pub fn join_file() -> Vec<Vec<u8>> {
 
 /// A question of a platform.
 pub fn question() -> Vec<Vec<u8>> {
-    vec![include_bytes!("../../data/membership/question.json").to_vec()]
+    vec![include_bytes!("../../data/membership/question.json").trim_ascii_end().to_vec()]
 }
 
 /// A backup of a box, with a long name in it.
