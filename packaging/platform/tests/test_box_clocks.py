@@ -269,7 +269,8 @@ class Kills(Joining):
                 box.ask()
                 self.box("answer")
                 self.assertEqual(box.take(), "issued")
-                self.assertEqual(len(list(self.layout.requests.iterdir())), 1)
+                # Its own, and that of its used join file: whoever comes with a copy is seen.
+                self.assertEqual(len(list(self.layout.requests.iterdir())), 2)
 
 
 if __name__ == "__main__":

@@ -538,4 +538,46 @@ fn an_installed_box_joins_with_one_command_and_its_keys_are_encrypted() {
     assert!(String::from_utf8_lossy(&again.stdout).contains("a member of example as shop-7 already"));
     machine.shell("systemctl restart ledge");
     machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
+    assert_moves_to_new_hardware(&mut machine, name, has_credential);
+}
+
+/// The commands of docs/new-hardware.md, on a box that forgets everything in between.
+fn assert_moves_to_new_hardware(machine: &mut Machine, package: &str, has_credential: bool) {
+    machine
+        .shell(&format!("cat > /etc/ledge/feature_views.d/shop.toml <<'TOML'\n{VIEW}\nTOML\nsystemctl restart ledge"));
+    let push = r#"{"push_source_name":"vibration","df":{"machine_id":["press-7"],"rms":[3.5]}}"#;
+    machine.until("a push is taken", |machine| {
+        machine.try_shell(&format!("curl -sSf 127.0.0.1:8000/push -d '{push}'")).status.success()
+    });
+    machine
+        .shell("ledge keys create till-7 --role infer > /root/till-7.key; echo a long passphrase > /root/passphrase");
+    let keys = "--keys /root/keys.age --passphrase-file /root/passphrase";
+    let said = machine.shell(&format!("ledge backup /root/box.ledge {keys}"));
+    assert!(said.contains("the private keys, encrypted"), "{said}");
+    let kept = "cat /var/lib/ledge/device-id /var/lib/ledge/keys.json /etc/ledge/ledge.toml";
+    let before = machine.shell(kept);
+
+    machine
+        .shell("apt-get purge --yes ledge-slim && rm -rf /etc/systemd/system/ledge.service.d /etc/credstore.encrypted");
+    machine.shell(&format!("cd {PACKAGES} && apt-get install --yes ./{package} && systemctl stop ledge"));
+    assert_ne!(machine.shell(kept), before);
+    let said = machine.shell(&format!("ledge restore /root/box.ledge {keys} --replace && systemctl start ledge"));
+    assert!(said.contains("the old hardware"), "{said}");
+    assert_eq!(machine.shell(kept), before);
+    machine.until("the service is active", |machine| machine.property("ActiveState") == "active");
+    let ask = r#"{"features":["vibration:rms"],"entities":{"machine_id":["press-7"]}}"#;
+    machine.until("the features are there", |machine| {
+        let features = machine.ask(&["curl", "-sS", "127.0.0.1:8000/get-online-features", "-d", ask]);
+        features.contains("[3.5]") && features.contains("PRESENT")
+    });
+    machine.shell("ledge audit verify");
+    let listed = machine.shell("find /var/lib/ledge /etc/ledge/ledge.toml -printf '%u %m %p\\n'");
+    assert!(!listed.lines().any(|line| line.starts_with("root ") && line.contains("/var/lib/ledge/")), "{listed}");
+    let plain = machine.ask(&["grep", "-rl", "PRIVATE KEY", "/var/lib/ledge/membership"]);
+    assert_eq!(plain.is_empty(), !has_credential, "{plain}\n{said}");
+    let drop_in = machine.shell("cat /etc/systemd/system/ledge.service.d/membership.conf");
+    assert!(drop_in.contains("IPAddressAllow=192.0.2.7"), "{drop_in}");
+    machine.shell("test -s /var/lib/ledge-upgrade/root.json");
+    let doctor = machine.ask(&["ledge", "doctor"]);
+    assert!(doctor.contains("shop-7 is not a member of example yet"), "{doctor}");
 }
