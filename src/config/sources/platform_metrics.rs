@@ -19,6 +19,9 @@ const OWN_TLS_KEYS: [&str; 5] = [
     "http.tls.client_certificates",
 ];
 
+const OWN_TLS_REMEDY: &str = "remove the keys of [http.tls], which the membership sets, or let your own Prometheus read this \
+                              box with an API key";
+
 /// Whether the Prometheus of the platform can read the metrics of this box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlatformMetrics {
@@ -44,11 +47,7 @@ impl PlatformMetrics {
     pub fn remedy(&self) -> String {
         match self {
             Self::Hidden { address, key: "http.listen", .. } => format!("add \"{address}\" to http.listen"),
-            Self::Served { .. } | Self::Hidden { .. } => {
-                "remove the keys of [http.tls], which the membership sets, or \
-                                                          let your own Prometheus read this box with an API key"
-                    .to_owned()
-            }
+            Self::Served { .. } | Self::Hidden { .. } => OWN_TLS_REMEDY.to_owned(),
         }
     }
 }
