@@ -83,23 +83,14 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         args.fingerprint.as_deref().map(|text| text.trim().trim_start_matches("sha256:").parse()).transpose()?;
     confirm(&file.fingerprint, given.or(config.membership.fingerprint))?;
 
-    let unit = ServiceUnit::of(globals, &config, &file);
-    let key = unit.as_ref().map(|unit| membership_key(&unit.credential)).transpose()?.flatten();
-    let prepared =
-        PreparedMembership::write(&config.membership, &file, &device, args.replace, key, configuration::is_settable)?;
-    // The folder is not in its place yet, so a mistake changes nothing.
-    let checked = check(globals, prepared.folder(), &file.invitation, &device).and_then(|joined| {
-        check_port(&config, &joined)?;
-        let openings = unit
-            .is_some()
-            .then(|| openings(&joined.config, scraper_host(&file.invitation), &args.clients))
-            .transpose()?;
-        Ok((joined, openings.unwrap_or_default()))
-    });
-    let (joined, openings) = match checked {
-        Ok(checked) => checked,
+    let unit = ServiceUnit::of(globals, &config)?;
+    let (prepared, joined, openings) = match prepare(globals, args, &file, &device, &config, unit.as_ref()) {
+        Ok(prepared) => prepared,
         Err(error) => {
-            prepared.discard()?;
+            // Nobody knows its key.
+            if let Some(unit) = unit {
+                let _ = std::fs::remove_file(&unit.credential);
+            }
             return Err(error);
         }
     };
@@ -122,6 +113,33 @@ pub fn run(globals: &GlobalArgs, args: &JoinArgs, out: &mut Output) -> anyhow::R
         return Ok(Exit::Success);
     }
     wait(&globals.load_config()?, Duration::from_secs(args.wait), out)
+}
+
+/// The membership, which is not in effect yet, with the configuration that it makes and the openings of the unit.
+fn prepare(
+    globals: &GlobalArgs,
+    args: &JoinArgs,
+    file: &JoinFile,
+    device: &DeviceName,
+    config: &Config,
+    unit: Option<&ServiceUnit>,
+) -> anyhow::Result<(PreparedMembership, LoadedConfig, String)> {
+    let key = unit.map(|unit| membership_key(&unit.credential)).transpose()?.flatten();
+    let prepared =
+        PreparedMembership::write(&config.membership, file, device, args.replace, key, configuration::is_settable)?;
+    // The folder is not in its place yet, so a mistake changes nothing.
+    let checked = check(globals, prepared.folder(), &file.invitation, device).and_then(|joined| {
+        check_port(config, &joined)?;
+        let openings = unit.map(|_| openings(&joined.config, scraper_host(&file.invitation), &args.clients));
+        Ok((joined, openings.transpose()?.unwrap_or_default()))
+    });
+    match checked {
+        Ok((joined, openings)) => Ok((prepared, joined, openings)),
+        Err(error) => {
+            prepared.discard()?;
+            Err(error)
+        }
+    }
 }
 
 /// The join file itself, which may be given by its folder.
@@ -239,21 +257,20 @@ fn check_port(before: &Config, LoadedConfig { config, metrics, .. }: &LoadedConf
 struct ServiceUnit {
     /// The folder of the membership.
     membership: PathBuf,
-    /// The file of its encrypted key: another one for each join file, since the present membership needs its own until
-    /// another is in effect.
+    /// The file of its encrypted key.
     credential: String,
 }
 
 impl ServiceUnit {
     /// `None` for another configuration than that of the package, and without systemd.
-    fn of(globals: &GlobalArgs, config: &Config, file: &JoinFile) -> Option<Self> {
+    fn of(globals: &GlobalArgs, config: &Config) -> anyhow::Result<Option<Self>> {
         let is_packaged = globals.root.is_none() && globals.config.is_none();
         let has_systemd = Path::new("/run/systemd/system").is_dir();
         let is_root = rustix::process::geteuid().is_root();
-        (is_packaged && has_systemd && is_root).then(|| Self {
-            membership: config.membership.path.clone(),
-            credential: format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}-{}", file.sha256.get(..16).unwrap_or_default()),
-        })
+        if !is_packaged || !has_systemd || !is_root {
+            return Ok(None);
+        }
+        Ok(Some(Self { membership: config.membership.path.clone(), credential: new_credential()? }))
     }
 
     /// Opens the unit to the platform by the drop-in `openings`, and starts the service again. With root metadata in `upgrades`,
@@ -324,6 +341,13 @@ pub(super) fn openings(config: &Config, scraper: Option<&Host>, clients: &[Clien
 /// The host of the platform, where its Prometheus reads the metrics of this box.
 fn scraper_host(invitation: &Invitation) -> Option<&Host> {
     invitation.metrics.as_ref().map(|_| &invitation.join.at.host)
+}
+
+/// A file for the encrypted key of a membership. It is another one each time, since the present membership needs its own
+/// until another is in effect.
+pub(super) fn new_credential() -> anyhow::Result<String> {
+    let number = getrandom::u64().context("the system returned no random numbers")?;
+    Ok(format!("{CREDENTIALS}/{MEMBERSHIP_CREDENTIAL}-{number:016x}"))
 }
 
 /// A new key for the private keys, which systemd encrypts for this machine; `None` where it cannot.

@@ -70,7 +70,7 @@ impl RestoredKeys {
         if !settings.is_file() {
             return Ok(());
         }
-        let credential = format!("{}/{MEMBERSHIP_CREDENTIAL}-restored", join::CREDENTIALS);
+        let credential = join::new_credential()?;
         let key = if has_systemd(folders) { membership_key(&credential)? } else { None };
         let text = std::fs::read_to_string(&settings).with_context(|| settings.display().to_string())?;
         let mut table: toml::Table = text.parse().with_context(|| settings.display().to_string())?;

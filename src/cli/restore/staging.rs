@@ -14,7 +14,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use ledge_base::durable;
-use rustix::fs::{CWD, RenameFlags};
 
 use crate::cli::backup::RESTORING_MARK;
 use crate::cli::backup::archive::EntryHead;
@@ -144,12 +143,8 @@ impl StagedFolder {
     /// Puts the folder into effect. Returns the new place of the one before; `None` where there was none.
     pub fn exchange(self) -> anyhow::Result<Option<PathBuf>> {
         let failed = || format!("{} cannot be put in the place of {}", self.path.display(), self.target.display());
-        let parent = self.target.parent().unwrap_or(Path::new("/"));
         let before = if self.target.symlink_metadata().is_ok() {
-            rustix::fs::renameat_with(CWD, &self.path, CWD, &self.target, RenameFlags::EXCHANGE)
-                .map_err(io::Error::from)
-                .with_context(failed)?;
-            durable::sync_folder(parent)?;
+            durable::exchange(&self.path, &self.target).with_context(failed)?;
             Some(keep_before(&self.target, &self.path)?)
         } else {
             durable::rename(&self.path, &self.target).with_context(failed)?;

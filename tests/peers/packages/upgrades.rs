@@ -274,7 +274,7 @@ impl Fleet {
         let target = ["--id", "older", "--target", &target, "--waves", "all", "--allow-downgrade"];
         self.platform.run_without(unchecked, &["rollout", "start"], &target);
         self.machine.until("the older release is refused", |machine| {
-            machine.shell("systemctl start ledge-upgrade; true");
+            machine.try_shell("systemctl reset-failed ledge-upgrade; systemctl start ledge-upgrade");
             machine.ask(&["journalctl", "-u", "ledge-upgrade", "--no-pager", "-o", "cat"]).contains("is older than")
         });
         self.assert_serves("0.9.2-1");
