@@ -9,6 +9,7 @@ mod identity;
 mod source;
 mod staging;
 
+use std::collections::HashMap;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,10 +75,12 @@ pub fn run(globals: &GlobalArgs, args: &RestoreArgs, out: &mut Output) -> anyhow
     let secret = || identity(args.identity.as_deref(), args.passphrase_file.as_deref());
     let main = BackupSource::new(&args.file, secret()?);
     let manifest = main.check_box()?;
-    let keys = args.keys.as_deref().map(|file| anyhow::Ok(BackupSource::new(file, secret()?))).transpose()?;
-    if let Some(keys) = &keys {
-        keys.check_keys(&manifest)?;
-    }
+    let checked = |file: &Path| {
+        let keys = BackupSource::new(file, secret()?);
+        let listed = keys.check_keys(&manifest)?;
+        anyhow::Ok((keys, listed))
+    };
+    let keys = args.keys.as_deref().map(checked).transpose()?;
     refuse_later_formats(&manifest)?;
     show(&manifest, out)?;
     if args.check {
@@ -104,9 +107,11 @@ pub fn run(globals: &GlobalArgs, args: &RestoreArgs, out: &mut Output) -> anyhow
     let state = StagedFolder::begin(&folders.state, bytes)?;
     let settings = folders.settings.as_deref().map(|folder| StagedFolder::begin(folder, 0)).transpose()?;
     let mut restore = BoxRestore { globals, folders: &folders, state, settings, keys: RestoredKeys::default() };
-    restore.extract(&main, keys.as_ref(), &manifest)?;
-    let restored = restore.complete(&main, &manifest, keys.is_some());
-    let said = match restored {
+    let extracted = restore.extract(&main, &manifest).and_then(|()| match &keys {
+        Some((keys, listed)) => restore.extract(keys, listed),
+        None => Ok(()),
+    });
+    let said = match extracted.and_then(|()| restore.complete(&main, &manifest, keys.is_some())) {
         Ok(said) => said,
         Err(error) => {
             restore.discard();
@@ -161,47 +166,25 @@ struct BoxRestore<'a> {
 }
 
 impl BoxRestore<'_> {
-    /// Writes the files into the staged folders. Each is checked against the manifest once more.
-    fn extract(
-        &mut self,
-        main: &BackupSource,
-        keys: Option<&BackupSource>,
-        manifest: &BackupManifest,
-    ) -> anyhow::Result<()> {
-        let owners = |listed: &BackupManifest| {
-            let of_service = listed.entries.iter().map(|entry| (entry.path.clone(), entry.of_service));
-            of_service.collect::<std::collections::HashMap<_, _>>()
-        };
-        let owners_of_main = owners(manifest);
-        let again = main.read(|entry, body| {
-            let of_service = owners_of_main.get(&entry.path).copied().unwrap_or(true);
+    /// Writes the files into the staged folders, and keeps the keys for other places. Each is checked against the manifest
+    /// `listed` once more.
+    fn extract(&mut self, source: &BackupSource, listed: &BackupManifest) -> anyhow::Result<()> {
+        let owners: HashMap<&str, bool> =
+            listed.entries.iter().map(|entry| (entry.path.as_str(), entry.of_service)).collect();
+        let again = source.read(|entry, body| {
+            let of_service = owners.get(entry.path.as_str()).copied().unwrap_or(true);
             match entry.path.split_once('/') {
                 Some((STATE, path)) => self.state.write(path, entry, of_service, body),
                 Some((SETTINGS, path)) => match &mut self.settings {
                     Some(settings) => settings.write(path, entry, of_service, body),
                     None => Ok(()),
                 },
-                // The feature store reads them itself.
-                _ => Ok(()),
-            }
-        })?;
-        ensure!(again == *manifest, "the backup changed while it was read");
-        let Some(keys) = keys else { return Ok(()) };
-        let listed = keys.check_keys(manifest)?;
-        let owners_of_keys = owners(&listed);
-        let again = keys.read(|entry, body| {
-            let of_service = owners_of_keys.get(&entry.path).copied().unwrap_or(true);
-            match entry.path.split_once('/') {
-                Some((STATE, path)) => self.state.write(path, entry, of_service, body),
-                Some((SETTINGS, path)) if self.settings.is_some() => match &mut self.settings {
-                    Some(settings) => settings.write(path, entry, of_service, body),
-                    None => Ok(()),
-                },
+                // The feature store reads its own files itself.
                 Some((kind, name)) => self.keys.take(kind, name, body),
                 None => Ok(()),
             }
         })?;
-        ensure!(again == listed, "the file of keys changed while it was read");
+        ensure!(again == *listed, "the backup changed while it was read");
         Ok(())
     }
 

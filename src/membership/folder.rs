@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_base::names::DeviceName;
-use ledge_egress::WebAddress;
+use ledge_base::secret::SecretFile;
+use ledge_egress::{HttpClientSettings, TlsClientSettings, WebAddress};
 use ledge_identity::sealing::{CipherError, EncryptionPurpose, Sealer};
 use ledge_listener::tls::CertificateFacts;
 use serde::de::DeserializeOwned;
@@ -123,6 +124,14 @@ impl MembershipFolder {
 
     pub fn identity_file(&self) -> PathBuf {
         self.path.join(IDENTITY_FILE)
+    }
+
+    /// The connection to the platform at `join`, without a certificate of this box, which may have expired: what is sent there
+    /// proves by its signature who sends it.
+    pub(crate) fn connection(&self, join: &WebAddress) -> HttpClientSettings {
+        let ca = Some(SecretFile::Path(self.ca_file()));
+        let tls = join.tls.then(|| TlsClientSettings { ca, ..TlsClientSettings::default() });
+        HttpClientSettings { at: join.at.clone(), tls, proxy: None }
     }
 
     /// True if this box has joined a platform, or tries to.

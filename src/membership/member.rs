@@ -9,11 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use ledge_base::clock;
-use ledge_base::secret::SecretFile;
-use ledge_egress::{
-    Egress, HttpAnswer, HttpClient, HttpClientSettings, HttpError, TlsClientSettings, UploadClient,
-    client_certificate_refusal,
-};
+use ledge_egress::{Egress, HttpAnswer, HttpClient, HttpError, UploadClient, client_certificate_refusal};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use rcgen::{KeyPair, PublicKeyData as _};
 
@@ -198,10 +194,7 @@ impl Member {
     }
 
     fn client(&self, Membership { join, .. }: &Membership) -> UploadClient {
-        // Without a certificate of this box, which may have expired: the request itself proves who asks.
-        let ca = Some(SecretFile::Path(self.folder.ca_file()));
-        let tls = join.tls.then(|| TlsClientSettings { ca, ..TlsClientSettings::default() });
-        HttpClient::for_certificates(self.egress.clone(), HttpClientSettings { at: join.at.clone(), tls, proxy: None })
+        HttpClient::for_certificates(self.egress.clone(), self.folder.connection(join))
     }
 
     async fn send(

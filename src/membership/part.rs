@@ -13,6 +13,7 @@ use ledge_part::metrics::{gauge_value, single};
 use ledge_part::section::{ConfigSection, DoctorContext};
 use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::hint::HintSignal;
+use ledge_service::shutdown::Shutdown;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -114,21 +115,19 @@ impl Subsystem for MembershipPart {
                 allowed: self.allowed.clone(),
                 refusals: Refusals::default(),
             };
-            let stop = shutdown.clone();
-            shutdown.spawn(async move {
-                tokio::select! {
-                    () = responder.run() => {}
-                    () = stop.requested() => {}
-                }
-            });
+            spawn_until_stop(shutdown, responder.run());
         }
-        let stop = shutdown.clone();
-        shutdown.spawn(async move {
-            tokio::select! {
-                () = member.run() => {}
-                () = stop.requested() => {}
-            }
-        });
+        spawn_until_stop(shutdown, member.run());
         Ok(())
     }
+}
+
+fn spawn_until_stop(shutdown: &Shutdown, task: impl Future<Output = ()> + Send + 'static) {
+    let stop = shutdown.clone();
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = task => {}
+            () = stop.requested() => {}
+        }
+    });
 }

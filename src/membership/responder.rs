@@ -10,8 +10,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use ledge_base::backoff::random;
 use ledge_base::clock;
-use ledge_base::secret::SecretFile;
-use ledge_egress::{Egress, HttpAnswer, HttpClient, HttpClientSettings, HttpError, TlsClientSettings, UploadClient};
+use ledge_egress::{Egress, HttpAnswer, HttpClient, HttpError, UploadClient};
 use ledge_part::findings::FindingsSource;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::hint::HintSignal;
@@ -167,10 +166,7 @@ impl Responder {
     }
 
     fn client(&self, Membership { join, .. }: &Membership) -> UploadClient {
-        // Without a certificate of this box, as for requests: the signature of the answer proves who answers.
-        let ca = Some(SecretFile::Path(self.folder.ca_file()));
-        let tls = join.tls.then(|| TlsClientSettings { ca, ..TlsClientSettings::default() });
-        HttpClient::for_questions(self.egress.clone(), HttpClientSettings { at: join.at.clone(), tls, proxy: None })
+        HttpClient::for_questions(self.egress.clone(), self.folder.connection(join))
     }
 
     fn refuse(&mut self, file: &[u8], refusal: QuestionRefusal) {
