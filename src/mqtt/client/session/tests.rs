@@ -308,6 +308,10 @@ struct World {
     /// Requests with answers that have reached the broker.
     answered: BTreeSet<u32>,
     published: u32,
+    /// Connections that broke since the broker last acknowledged anything.
+    unacknowledged_connections: u32,
+    /// Payloads of messages that the session dropped because no connection on which they were sent lasted.
+    given_up: BTreeSet<String>,
 }
 
 impl World {
@@ -334,7 +338,10 @@ impl World {
                 OutgoingPacket::PubAck { packet_id, .. } => {
                     let (id, request) = self.broker.unacknowledged.pop_front().expect("nothing to acknowledge");
                     assert_eq!(id, packet_id.get(), "acknowledgements keep the order of the deliveries");
-                    assert!(self.answered.contains(&request), "request {request} acknowledged without an answer");
+                    assert!(
+                        self.answered.contains(&request) || self.given_up.contains(&format!("answer {request}")),
+                        "request {request} acknowledged without an answer"
+                    );
                 }
                 other => panic!("{other:?}"),
             }
@@ -345,6 +352,7 @@ impl World {
         if let Some(packet_id) = self.broker.to_acknowledge.pop_front() {
             // The broker has the message before it acknowledges it.
             self.note_answers();
+            self.unacknowledged_connections = 0;
             self.take(IncomingPacket::PubAck { packet_id, reason: ReasonCode::SUCCESS }, None);
         }
     }
@@ -361,7 +369,12 @@ impl World {
         if session_lost {
             self.broker.unacknowledged.clear();
         }
-        self.session.connected(&ConnAck { session_present: !session_lost, ..limits() });
+        self.unacknowledged_connections += 1;
+        if let Some(outbound) = self.session.connected(&ConnAck { session_present: !session_lost, ..limits() }) {
+            assert!(self.unacknowledged_connections >= UNACKNOWLEDGED_CONNECTIONS_MAX, "given up too early");
+            self.unacknowledged_connections = 0;
+            self.given_up.insert(String::from_utf8(outbound.message.payload.to_vec()).unwrap());
+        }
         for (id, request) in self.broker.unacknowledged.clone() {
             self.take(received(id, true), Some(request));
         }
@@ -408,6 +421,8 @@ proptest! {
             open: Vec::new(),
             answered: BTreeSet::new(),
             published: 0,
+            unacknowledged_connections: 0,
+            given_up: BTreeSet::new(),
         };
         world.session.connected(&limits());
         for act in &acts {
@@ -424,13 +439,11 @@ proptest! {
         prop_assert!(world.session.is_idle());
         prop_assert_eq!((world.session.outbox_bytes(), world.session.pending_acks.len()), (0, 0));
         prop_assert!(world.broker.unacknowledged.is_empty());
-        for report in 1..=world.published {
-            let name = format!("report {report}");
-            prop_assert!(world.broker.taken.contains_key(&name), "{} lost", name);
-        }
-        for request in 1..=world.broker.next_request {
-            let name = format!("answer {request}");
-            prop_assert!(world.broker.taken.contains_key(&name), "{} lost", name);
+        let reports = (1..=world.published).map(|report| format!("report {report}"));
+        let answers = (1..=world.broker.next_request).map(|request| format!("answer {request}"));
+        for name in reports.chain(answers) {
+            let arrived = world.broker.taken.contains_key(&name);
+            prop_assert!(arrived || world.given_up.contains(&name), "{} lost", name);
         }
     }
 }
