@@ -4,7 +4,7 @@
 //! One task reads the counters every five seconds. The memory is fixed: two rings of 720 samples, 65 kB together.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -128,6 +128,8 @@ pub async fn keep(figures: FigureHistory, mut reader: FigureReader, shutdown: Sh
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     // The first tick comes at once.
     ticks.tick().await;
+    let usage = reader.serving().clone();
+    let (mut at, mut cpu) = (recorder.started(), recorder.cpu());
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -139,7 +141,11 @@ pub async fn keep(figures: FigureHistory, mut reader: FigureReader, shutdown: Sh
             (reader, reading)
         })
         .await;
-        recorder.take(reading, clock::unix_millis(), &figures);
+        let service_cpu = reading.totals.cpu().zip(cpu).map(|(now, before)| now.saturating_sub(before));
+        let end_ms = clock::unix_millis();
+        usage.usage().end_interval(end_ms, reading.at.saturating_duration_since(at), service_cpu);
+        (at, cpu) = (reading.at, reading.totals.cpu());
+        recorder.take(reading, end_ms, &figures);
     }
 }
 
@@ -153,6 +159,14 @@ struct FigureRecorder {
 impl FigureRecorder {
     fn new(start: FigureReading) -> Self {
         Self { hour: FigureInterval::starting(start.clone()), day: FigureInterval::starting(start) }
+    }
+
+    fn started(&self) -> Instant {
+        self.hour.start().at
+    }
+
+    fn cpu(&self) -> Option<Duration> {
+        self.hour.start().totals.cpu()
     }
 
     /// Completes the sample of the hour, and that of the day where it is time.
@@ -172,8 +186,6 @@ impl FigureRecorder {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use serde_json::Value;
 
     use super::*;

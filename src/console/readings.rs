@@ -123,6 +123,11 @@ impl FigureReading {
 }
 
 impl FigureTotals {
+    /// The CPU time of all processes of the service since the start.
+    pub fn cpu(&self) -> Option<Duration> {
+        self.cpu
+    }
+
     /// Adds the increase of a version's counters since `before`.
     fn add(&mut self, before: &VersionCounters, now: &VersionCounters) {
         let failed = now.fail.count.saturating_sub(before.fail.count);
@@ -157,6 +162,10 @@ pub struct FigureReader {
 impl FigureReader {
     pub fn new(serving: Serving) -> Self {
         Self { serving, machine: MachineMonitor::default(), seen: HashMap::new(), totals: FigureTotals::default() }
+    }
+
+    pub fn serving(&self) -> &Serving {
+        &self.serving
     }
 
     /// Reads everything. Some hardware sensors take milliseconds, so this is not for an async thread.
@@ -204,6 +213,10 @@ pub struct FigureInterval {
 impl FigureInterval {
     pub fn starting(start: FigureReading) -> Self {
         Self { start, sums: [0.0; GAUGES], counts: [0.0; GAUGES] }
+    }
+
+    pub fn start(&self) -> &FigureReading {
+        &self.start
     }
 
     /// Takes a reading.

@@ -63,6 +63,7 @@ struct StepTimes {
     prepare: Duration,
     run: ComputeTime,
     postprocess: Duration,
+    cpu_share: Duration,
 }
 
 impl ChainCall<'_> {
@@ -78,8 +79,9 @@ impl ChainCall<'_> {
         let raw = PipelineInputs { pipeline, input: PipelineRunInput::Step(step), account, own: 0 };
         let begun = Instant::now();
         let finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
-        let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, .. } = finished;
-        self.times().steps.push(StepTimes { name, begun, queue, prepare, run, postprocess });
+        let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, cpu_share, .. } =
+            finished;
+        self.times().steps.push(StepTimes { name, begun, queue, prepare, run, postprocess, cpu_share });
         Ok(outputs)
     }
 }
@@ -172,6 +174,7 @@ fn wall_times(waits: Vec<(&'static str, Duration)>, steps: &[StepTimes]) -> Fini
         queue: all.saturating_sub(worked),
         prepare: waited + prepared.saturating_sub(run),
         postprocess: worked.saturating_sub(prepared),
+        cpu_share: steps.iter().map(|step| step.cpu_share).sum(),
         stages,
     }
 }

@@ -14,6 +14,7 @@
 //! * `cache/` - `key.rs` names a request, `answers.rs` has what one cache keeps, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
+//! * `usage.rs` - the resources that callers use, for accounts
 //! * `detection_sink.rs` - the objects on photographs that callers attribute to a camera
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
@@ -37,6 +38,7 @@ mod error;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
+pub mod usage;
 pub mod detection_sink;
 mod watched;
 pub mod windows;
@@ -81,6 +83,7 @@ use request::{
     CallInputs, FeatureRequest, InferRequest, InferResponse, OutputRequest, Payload, PipelineResult, ResultForm,
     TensorPayload, UsedFeature,
 };
+use usage::UsageMeter;
 use windows::DailyWindow;
 
 /// The most bytes of results that are written as JSON on an async thread: some tenths of a millisecond.
@@ -128,6 +131,7 @@ pub struct Serving {
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
     sink: DetectionSinkSlot,
+    usage: Arc<UsageMeter>,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -151,6 +155,7 @@ impl Serving {
             memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
             sink: DetectionSinkSlot::default(),
+            usage: Arc::default(),
         }
     }
 
@@ -206,6 +211,11 @@ impl Serving {
     /// The memory of the calls of all callers: over HTTP, over MQTT, and of cameras.
     pub fn memory(&self) -> &MemoryBudget {
         &self.memory
+    }
+
+    /// The resources that callers use. One part takes them.
+    pub fn usage(&self) -> &UsageMeter {
+        &self.usage
     }
 
     /// The sink of audit events.
@@ -266,7 +276,8 @@ impl Serving {
             request.payload = Payload::Content(content, ResultForm::Tensors);
         }
 
-        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
+        let call =
+            CountedCall::new((&self.audit, &self.usage), model, principal, Instant::now(), request.payload.bytes());
         let mut response = if let Some(watched) = watched {
             // Boxed: a call that no update watches does not reserve space for this future.
             Box::pin(self.infer_watched(call, watched, request)).await?
@@ -408,6 +419,7 @@ impl Serving {
             let json = write_result(pipeline, &response, &account).await;
             let json = json.map_err(|error| ServingError::of_run(model, started, InferError::Outputs(error)))?;
             response.memory.grow(json.get().len())?;
+            call.sends(json.get().len());
             response.result = Some(PipelineResult { kind: pipeline.kind(), json });
         }
         Ok((response, counted))
@@ -458,7 +470,7 @@ impl Serving {
             (InferError::Overloaded { depth }, RefusalReason::QueueFull)
         };
         let error = ServingError::of_run(&model, now, error);
-        CountedCall::new(&self.audit, model, principal, now).refuse(why);
+        CountedCall::new((&self.audit, &self.usage), model, principal, now, 0).refuse(why);
         Some(error)
     }
 
