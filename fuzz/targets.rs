@@ -97,6 +97,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),
     ("window", fuzz_window),
+    ("history_record", ledge::history::fuzz::fuzz_history_record),
+    ("history_query", ledge::history::fuzz::fuzz_history_query),
 ];
 
 /// The target of this name.

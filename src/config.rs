@@ -22,6 +22,7 @@ use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_grpc::config::GrpcConfig;
+use ledge_history::config::HistoryConfig;
 use ledge_http::config::HttpConfig;
 use ledge_http::document_intelligence::config::DocumentsConfig;
 use ledge_http::openai::config::OpenAiConfig;
@@ -87,6 +88,7 @@ pub struct Config {
     pub openai: OpenAiConfig,
     pub documents: DocumentsConfig,
     pub console: ConsoleConfig,
+    pub history: HistoryConfig,
     pub access: AccessConfig,
     pub repository: RepositoryConfig,
     pub runtimes: RuntimesConfig,

@@ -67,6 +67,7 @@ use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_grpc::part::GrpcPart;
+use ledge_history::{History, HistoryPart};
 use ledge_http::{self as http, StoreFolder};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
@@ -400,13 +401,21 @@ impl DaemonApp {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
-        let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
+        let history = History::open(&config.history);
+        let findings = findings::source(config, repository, cameras, messages, routers, (&self.sandbox, &history));
         let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
+        parts.push(Arc::new(HistoryPart::new(
+            history,
+            config.history.clone(),
+            self.serving.clone(),
+            self.authenticator.clone(),
+            self.environment.shutdown.clone(),
+        )));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);

@@ -45,6 +45,7 @@ pub use ledge_engine as engine;
 pub use ledge_engine::pipeline;
 pub use ledge_features as features;
 pub use ledge_grpc as grpc;
+pub use ledge_history as history;
 pub use ledge_http as http;
 pub use ledge_identity as identity;
 pub use ledge_inbox as inbox;

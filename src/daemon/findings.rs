@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_cameras::cameras::Cameras;
+use ledge_history::History;
 use ledge_http::Routers;
 use ledge_isolation::sandbox_report;
 use ledge_models::repository::{ModelIndexEntry, Repository, VersionState};
@@ -51,7 +52,7 @@ pub fn source(
     cameras: &Cameras,
     messages: Option<&MqttStatistics>,
     routers: &OwnRouters,
-    sandbox: &DaemonSandbox,
+    (sandbox, history): (&DaemonSandbox, &History),
 ) -> FindingsSource {
     let looked_at = FindingsInputs {
         config: config.clone(),
@@ -60,6 +61,7 @@ pub fn source(
         messages: messages.cloned(),
         routers: routers.clone(),
         sandbox: sandbox.clone(),
+        history: history.clone(),
         expected_sandbox: OnceLock::new(),
         runtime: Handle::current(),
     };
@@ -74,6 +76,7 @@ struct FindingsInputs {
     messages: Option<MqttStatistics>,
     routers: OwnRouters,
     sandbox: DaemonSandbox,
+    history: History,
     /// The sandbox of a process that was started only to report it.
     expected_sandbox: OnceLock<SandboxReport>,
     runtime: Handle,
@@ -100,6 +103,7 @@ impl FindingsInputs {
         checks.extend(self.repository.failing_calls());
         checks.extend(self.repository.wrong_values());
         checks.extend(self.cameras.findings());
+        checks.extend(self.history.finding());
         checks
     }
 

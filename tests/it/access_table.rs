@@ -152,6 +152,8 @@ pub const CALLS: &[Call] = &[
     get("/figures"),
     // It ends at once.
     get("/figures/live").path("/figures/live?events=0"),
+    get("/figures/series"),
+    get("/figures/history"),
     get("/findings"),
     get("/keys"),
     // No name.

@@ -58,6 +58,7 @@ mod fuzz;
 #[path = "../peers/hostile.rs"]
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
 mod hostile;
+mod history;
 mod hook_server;
 mod hostile_clients;
 mod hostile_numbers;

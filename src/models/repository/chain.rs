@@ -212,6 +212,7 @@ mod tests {
             prepare: ms(prepare),
             run: ComputeTime { infer: ms(infer), ..ComputeTime::default() },
             postprocess: ms(postprocess),
+            cpu_share: ms(prepare + infer + postprocess),
         };
         let steps = [
             step("find", 0, [10, 5, 20, 5]),
@@ -223,6 +224,7 @@ mod tests {
         let whole = wall_times(vec![("draw", ms(7))], &steps);
         let times =
             [whole.queue, whole.prepare, whole.run.time.total(), whole.postprocess].map(|time| time.as_millis());
+        assert_eq!(whole.cpu_share, ms(200), "that of two steps at one time is twice as much");
         // find runs from 15 to 35; read from 50 to 100 and from 100 to 140.
         assert_eq!(times, [10, 7 + 5 + 10, 20 + 90, 5 + 10]);
         assert_eq!(whole.stages, [("draw", ms(7)), ("find", ms(30)), ("read", ms(110))]);

@@ -620,3 +620,13 @@ pub fn erased_entities() -> Vec<Vec<u8>> {
 fn all(seeds: &[&[u8]]) -> Vec<Vec<u8>> {
     seeds.iter().map(|seed| seed.to_vec()).collect()
 }
+
+pub fn history_record() -> Vec<Vec<u8>> {
+    vec![ledge::history::fuzz::record_bytes(490_896, 60, &[2.5, 0.0, f32::NAN, 0.25])]
+}
+
+pub fn history_query() -> Vec<Vec<u8>> {
+    let texts =
+        ["", "series=caller%3Akey%3Atill&resolution=1m&columns=p99_s,calls_per_s&format=csv&from=2026-01-01T00:00:00Z"];
+    texts.map(|text| text.as_bytes().to_vec()).into()
+}
