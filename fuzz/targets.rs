@@ -97,6 +97,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),
     ("window", fuzz_window),
+    ("anomaly_state", ledge::anomaly::fuzz_anomaly_state),
 ];
 
 /// The target of this name.

@@ -140,6 +140,7 @@ fuzzed! {
     files_of_entity_keys_are_written_as_they_were_read: feature_keys, cut Refused, changed Mixed, 50_000;
     rows_and_records_are_written_as_they_were_read: feature_records, cut Refused, changed Mixed, 50_000;
     aggregates_are_written_as_they_were_read_and_take_any_event: window, cut Refused, changed Mixed, 3_000;
+    a_state_of_a_detector_is_written_as_it_was_read: anomaly_state, cut Refused, changed Mixed, 2_000;
 }
 
 fn check(plan: &Plan) {
