@@ -5,6 +5,13 @@
 //!
 //! A series belongs to a half by a hash of its name. Rules are chosen by the half "tuning", and docs/unusual.md quotes the
 //! half "published".
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing,
+    reason = "a program for developers, on files that it has made"
+)]
 
 use ledge_anomaly::{Change, Pace, SeriesDetector, SeriesState};
 use std::collections::BTreeMap;

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Samples beyond this are no measurement, and their squares have to fit.
 const LARGEST_SAMPLE: f64 = 1e16;
+/// Times beyond this are none, so that no arithmetic on times overflows.
+const LATEST_MS: u64 = 1 << 60;
 /// Samples in a row that are kept from the predictors as faults. After that the series is believed to be there.
 const SURPRISES: u8 = 3;
 /// The level follows no sample further than this many times its usual distance.
@@ -83,6 +85,9 @@ impl SeriesDetector {
         if !value.is_finite() || value.abs() > LARGEST_SAMPLE {
             return Err(SampleError::NotANumber);
         }
+        if time_ms.unsigned_abs() >= LATEST_MS {
+            return Err(SampleError::OutOfTime);
+        }
         if self.count > 0 && time_ms <= self.last_ms {
             return Err(SampleError::NotLater);
         }
@@ -133,7 +138,7 @@ impl SeriesDetector {
 
     /// Tells that there is no sample at a time. An event begins where that lasts unusually long.
     pub fn observe_nothing(&mut self, time_ms: i64) -> Option<Change> {
-        if self.is_learning() || time_ms <= self.last_ms {
+        if self.is_learning() || time_ms <= self.last_ms || time_ms.unsigned_abs() >= LATEST_MS {
             return None;
         }
         let missing = self.pace.samples_in(time_ms - self.last_ms) - 1.0;
@@ -314,7 +319,7 @@ impl Sound for SeriesDetector {
         let numbers = [self.origin, self.level, self.lowest];
         self.pace.is_sound()
             && numbers.iter().all(|number| number.is_finite() && number.abs() <= 1e31)
-            && (self.count == 0 || self.last_ms.unsigned_abs() < 1 << 60)
+            && (self.count == 0 || self.last_ms.unsigned_abs() < LATEST_MS)
             && self.season.is_sound()
             && self.recent.is_sound()
             && self.predictors.is_sound()

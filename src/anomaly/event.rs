@@ -104,6 +104,8 @@ pub struct Verdict {
 pub enum SampleError {
     #[error("the value is not a number between -1e16 and 1e16")]
     NotANumber,
+    #[error("the time is millions of years away")]
+    OutOfTime,
     #[error("the time is not after that of the last sample")]
     NotLater,
 }

@@ -4,7 +4,11 @@ use crate::detector::SeriesDetector;
 use crate::monitor::MonitorSet;
 use crate::rows::RowProfile;
 
-/// A state that is accepted is written as it was read, and can be used. True when any kind of state is accepted.
+/// True when any kind of state is accepted.
+///
+/// # Panics
+///
+/// A state that is accepted is not written as it was read, or cannot be used.
 pub fn fuzz_anomaly_state(bytes: &[u8]) -> bool {
     let mut accepted = false;
     if let Ok(mut detector) = SeriesDetector::decode(bytes) {

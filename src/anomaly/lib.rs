@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 #![allow(
     clippy::cast_precision_loss,
+    clippy::cast_possible_wrap,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "counts and places are small, and values are bounded before they are narrowed"

@@ -97,7 +97,7 @@ impl Lifecycle {
                 is_over && readings.point.ratio() < CALM * self.strictness && readings.lasting() < 1.0
             }
         };
-        self.calm = if is_calm { self.calm + 1 } else { 0 };
+        self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
         let needed = if matches!(event.kind, UnusualKind::Silence | UnusualKind::Stuck) { 1 } else { CALM_SAMPLES };
         if self.calm >= needed {
             return Some(self.end(event, false));
@@ -202,7 +202,8 @@ impl Lifecycle {
 
     pub fn is_sound(&self) -> bool {
         let events = [self.event, self.last_event];
-        events.iter().flatten().all(|event| event.score.is_finite() && event.score >= 0.0)
+        let is_event = |event: &Unusual| (0.0..1e9).contains(&event.score) && event.since_ms.unsigned_abs() < 1 << 61;
+        events.iter().flatten().all(is_event)
             && self.peaks.is_sound()
             && (1.0..=STRICTEST).contains(&self.strictness)
             && self.trend.as_ref().is_none_or(Trend::is_sound)

@@ -127,7 +127,7 @@ impl Measures {
         let distance = sample - expected.baseline;
         let near_mean = self.near_mean + (self.bounded(distance, expected.floor) - self.near_mean) / NEAR;
         let far_mean = self.far_mean + (self.bounded(distance, expected.floor) - self.far_mean) / FAR;
-        let spread = self.log_size(self.next_size(point.size));
+        let spread = Self::log_size(self.next_size(point.size));
         Readings {
             point: raise(point, POINT_FLOOR, youth(1.0, self.point.count())),
             near: raise(self.near.judge(near_mean, expected.floor), MEAN_FLOOR, youth(NEAR, self.near.count())),
@@ -164,7 +164,7 @@ impl Measures {
         self.near_mean += (distance - self.near_mean) / NEAR;
         self.far_mean += (distance - self.far_mean) / FAR;
         if self.point.count() >= 20 && !in_event {
-            let log_size = self.log_size(self.size);
+            let log_size = Self::log_size(self.size);
             self.near.learn(self.near_mean, floor, CUT * read.near.threshold.min(20.0), memory, p * NEAR_SHARE);
             self.far.learn(self.far_mean, floor, CUT * read.far.threshold.min(20.0), memory, p * FAR_SHARE);
             self.spread.learn(log_size, 0.0, CUT * read.spread.threshold.min(20.0), memory, p * SPREAD_SHARE);
@@ -182,7 +182,7 @@ impl Measures {
         if self.size == 0.0 { 1.0 } else { self.size + (size - self.size) / SPREAD }
     }
 
-    fn log_size(&self, size: f64) -> f64 {
+    fn log_size(size: f64) -> f64 {
         (size + 0.02).ln()
     }
 

@@ -23,6 +23,7 @@ pub struct Runs {
 }
 
 impl Runs {
+    #[expect(clippy::float_cmp, reason = "a value that hangs is the same to the last bit")]
     pub fn observe(&mut self, value: f64) {
         if self.count > 0 && value == self.last {
             self.run = self.run.saturating_add(1);

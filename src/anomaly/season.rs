@@ -40,7 +40,7 @@ impl Cycle {
             self.slot = slot;
         }
         self.sum += value;
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
     }
 
     fn close_visit(&mut self, limit: f64) {

@@ -92,8 +92,8 @@ impl Statistic {
     /// A person called a value of this size normal.
     pub fn teach(&mut self, size: f64) {
         let taught = (size.abs() * TAUGHT_MARGIN).min(4.0 * LARGEST) as f32;
-        let side = if size >= 0.0 { &mut self.taught_above } else { &mut self.taught_below };
-        *side = side.max(taught);
+        let floor = if size >= 0.0 { &mut self.taught_above } else { &mut self.taught_below };
+        *floor = floor.max(taught);
     }
 
     /// Changes the unit of values by a factor.

@@ -71,8 +71,8 @@ impl Tail {
             }
         }
 
-        let share = count / total;
-        if probability >= share {
+        let beyond = count / total;
+        if probability >= beyond {
             return first;
         }
         let mean = (sum / count - first).max(first * 0.02).max(1e-3);
@@ -80,7 +80,7 @@ impl Tail {
         let moments = 0.5 * (1.0 - mean * mean / variance);
         let shape = ((moments * count + PRIOR_SHAPE * PRIOR_COUNT) / (count + PRIOR_COUNT)).clamp(0.02, 0.5);
         let scale = mean * (1.0 - shape);
-        (first + scale / shape * ((probability / share).powf(-shape) - 1.0)).min(LARGEST)
+        (first + scale / shape * ((probability / beyond).powf(-shape) - 1.0)).min(LARGEST)
     }
 
     pub fn is_sound(&self) -> bool {

@@ -132,6 +132,8 @@ fn what_is_no_number_or_no_later_leaves_the_state_as_it_is() {
         assert_eq!(detector.observe(900 * MINUTE, value), Err(SampleError::NotANumber));
     }
     assert_eq!(detector.observe(899 * MINUTE, 1.0), Err(SampleError::NotLater));
+    assert_eq!(detector.observe(i64::MAX, 1.0), Err(SampleError::OutOfTime));
+    assert_eq!(detector.observe_nothing(i64::MAX), None);
     assert_eq!(detector, before);
 }
 

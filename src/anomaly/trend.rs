@@ -48,6 +48,7 @@ pub struct TimeToLimit {
 impl Trend {
     pub(crate) fn is_sound(&self) -> bool {
         [self.per_hour, self.per_hour_low, self.per_hour_high, self.value].iter().all(|number| number.is_finite())
+            && self.since_ms.unsigned_abs() < 1 << 61
     }
 
     /// None where the trend leads away from the limit, or has passed it.
@@ -121,7 +122,7 @@ impl TrendSketch {
         }
         self.span = span;
         self.sum += value;
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         ended
     }
 
@@ -233,7 +234,7 @@ impl TrendSketch {
 
     pub fn is_sound(&self) -> bool {
         let numbers = [self.sum, self.earlier_low, self.earlier_high, self.peak, self.trough];
-        self.span_ms > 0
+        (1..=864_000_000).contains(&self.span_ms)
             && self.means.len() <= SPANS
             && self.means.iter().all(|mean| mean.is_finite())
             && self.span.checked_mul(self.span_ms).is_some_and(|at| at.unsigned_abs() < 1 << 60)

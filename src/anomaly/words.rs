@@ -13,7 +13,11 @@ pub fn text(name: &str, at_ms: i64, value: Option<f64>, band: Option<Band>, chan
             format!("{name}: what was unusual ({}) is taken as normal from now on", noun(event))
         }
         MonitorChange::Ended { event, is_new_normal: false } => {
-            format!("{name} is normal again; the {} lasted {}", noun(event), duration(at_ms - event.since_ms))
+            format!(
+                "{name} is normal again; the {} lasted {}",
+                noun(event),
+                duration(at_ms.saturating_sub(event.since_ms))
+            )
         }
         MonitorChange::LimitNear { limit, time, per_hour } => {
             format!("{name} reaches {} {}, at {} an hour", number(*limit), when(time), signed(*per_hour))
@@ -34,11 +38,13 @@ fn began(name: &str, at_ms: i64, value: Option<f64>, band: Option<Band>, event: 
         UnusualKind::Trend => format!(
             "{is} it has been {} for {}, further than before",
             if up { "rising" } else { "falling" },
-            duration(at_ms - event.since_ms)
+            duration(at_ms.saturating_sub(event.since_ms))
         ),
         UnusualKind::Spread => format!("{is} it varies {} than usual", if up { "more" } else { "less" }),
         UnusualKind::Stuck => format!("{is} the value does not change any more"),
-        UnusualKind::Silence => format!("{name} has had no samples for {}", duration(at_ms - event.since_ms)),
+        UnusualKind::Silence => {
+            format!("{name} has had no samples for {}", duration(at_ms.saturating_sub(event.since_ms)))
+        }
     }
 }
 
