@@ -99,6 +99,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("window", fuzz_window),
     ("history_record", ledge::history::fuzz::fuzz_history_record),
     ("history_query", ledge::history::fuzz::fuzz_history_query),
+    ("anomaly_state", ledge::anomaly::fuzz_anomaly_state),
 ];
 
 /// The target of this name.

@@ -35,6 +35,7 @@ pub mod findings;
 pub mod config;
 
 pub use ledge_alerts as alerts;
+pub use ledge_anomaly as anomaly;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;

@@ -12,6 +12,7 @@
 //! * `series.rs` - the names of series, their columns and resolutions
 //! * `store.rs` - all series in a folder, and which of them are kept for two years
 //! * `file.rs` - one series in a file; `record.rs` one record
+//! * `fuzz.rs` - properties that hold for any input
 //!
 //! Invariants:
 //! * The store has a bound that the compiler checks: 50 MB.
@@ -32,6 +33,7 @@
 pub mod config;
 mod figures;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod http;
 mod live;

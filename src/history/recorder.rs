@@ -131,7 +131,8 @@ impl HistoryRecorder {
     /// next start.
     pub fn finish(mut self, reading: &FigureReading, interval: &UsageInterval, store: &mut HistoryStore) {
         let used = by_series(interval, store);
-        for part in [&mut self.minute, &mut self.hour] {
+        self.seconds.slot = next_slot(self.seconds.slot, Resolution::FiveSeconds.slot(interval.end_ms));
+        for part in [&mut self.seconds, &mut self.minute, &mut self.hour] {
             part.add(reading, &used);
             let slot = part.slot;
             part.end(reading, slot, interval.end_ms, store);
@@ -238,7 +239,8 @@ mod tests {
         }
 
         fn calls(&self, name: &str, resolution: Resolution) -> Vec<f64> {
-            let end_ms = self.now_ms() + 86_400_000;
+            // The clock may have been later.
+            let end_ms = if resolution == Resolution::Hour { self.now_ms() + 86_400_000 } else { self.now_ms() };
             let span = self.store.read(&name.parse().unwrap(), resolution, kept(resolution, end_ms)).unwrap();
             let calls = |record: &Record| (f64::from(record.figures[0]) * f64::from(record.covered_s)).round();
             span.records.iter().map(calls).collect()

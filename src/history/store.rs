@@ -60,6 +60,8 @@ pub struct HistoryStatus {
 #[derive(Debug, Default)]
 struct StoredSeries {
     has_hours: bool,
+    /// True until its first record.
+    is_new: bool,
     /// Records that are not written yet, in the order of [`Resolution::ALL`].
     pending: [Vec<Record>; 3],
 }
@@ -185,7 +187,7 @@ impl HistoryStore {
         let Some(kind) = name.kind().filter(|_| is_new) else { return name.clone() };
         let of_kind = self.series.keys().filter(|known| known.kind() == Some(kind) && **known != kind.others());
         if of_kind.count() < DAY_SERIES_MAX || *name == kind.others() || self.make_room(kind, &minutes) {
-            self.series.insert(name.clone(), StoredSeries::default());
+            self.series.insert(name.clone(), StoredSeries { is_new: true, ..StoredSeries::default() });
             name.clone()
         } else {
             kind.others()
@@ -195,10 +197,9 @@ impl HistoryStore {
     fn make_room(&mut self, kind: SeriesKind, minutes: &Range<u32>) -> bool {
         let others = kind.others();
         let candidates = self.series.iter().filter(|(name, series)| {
-            name.kind() == Some(kind)
-                && **name != others
-                && !series.has_hours
-                && series.pending.iter().all(Vec::is_empty)
+            let has_pending = series.pending.iter().any(|pending| !pending.is_empty());
+            let is_kept = series.has_hours || series.is_new || has_pending;
+            name.kind() == Some(kind) && **name != others && !is_kept
         });
         let names: Vec<_> = candidates.map(|(name, _)| name.clone()).collect();
         let unused = names.into_iter().find(|name| {
@@ -216,6 +217,7 @@ impl HistoryStore {
             return;
         }
         let series = self.series.entry(name.clone()).or_default();
+        series.is_new = false;
         let pending = series.pending(resolution);
         match pending.last_mut().filter(|last| last.slot == record.slot) {
             Some(last) if resolution != Resolution::FiveSeconds => *last = last.merged(&record, name.columns()),

@@ -142,6 +142,7 @@ fuzzed! {
     aggregates_are_written_as_they_were_read_and_take_any_event: window, cut Refused, changed Mixed, 3_000;
     a_record_of_figures_is_written_as_it_was_read: history_record, cut Refused, changed Refused, 5_000;
     a_query_of_the_history_names_what_there_is: history_query, cut Mixed, changed Mixed, 20_000;
+    a_state_of_a_detector_is_written_as_it_was_read: anomaly_state, cut Refused, changed Mixed, 2_000;
 }
 
 fn check(plan: &Plan) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::access_matrix::key;
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, write};
 
 fn infer(daemon: &TestDaemon, key: &str) -> u16 {
     let input = |name| json!({"name": name, "datatype": "FP32", "shape": [1, 16], "data": vec![1.0; 16]});
@@ -72,7 +72,9 @@ fn without_the_history_the_figures_of_the_box_are_in_memory() {
 #[test]
 fn a_folder_that_cannot_be_written_is_a_finding_and_the_figures_go_on() {
     // A file in the place of the folder, which also root cannot write into.
-    let daemon = TestRoot::new().models(&["add_sub"]).file("history", "").start();
+    let root = TestRoot::new().models(&["add_sub"]);
+    write(&root.folder.path().join("history"), b"");
+    let daemon = root.start();
     let findings = daemon.client().get("/findings").json();
     let names: Vec<_> =
         findings["checks"].as_array().unwrap().iter().filter_map(|check| check["name"].as_str()).collect();

@@ -617,6 +617,23 @@ pub fn erased_entities() -> Vec<Vec<u8>> {
     ])
 }
 
+/// A detector, a profile of rows and a series of a set, each after some samples.
+pub fn anomaly_state() -> Vec<Vec<u8>> {
+    use ledge::anomaly::{MonitorSet, Pace, RowProfile, SeriesDetector};
+    let pace = Pace::new(60_000, 1.0).unwrap();
+    let mut detector = SeriesDetector::new(pace);
+    let mut profile = RowProfile::new(3, 1e-3).unwrap();
+    let mut set = MonitorSet::default();
+    set.watch("memory", pace, None).unwrap();
+    for minute in 0..200_i64 {
+        let value = (minute * 7919 % 100) as f64;
+        detector.observe(minute * 60_000, value).unwrap();
+        profile.observe(&[Some(value), None, Some(-value)]).unwrap();
+        set.observe(minute * 60_000, &[("memory", value)]);
+    }
+    [detector.encode(), profile.encode()].into_iter().chain(set.encode()).collect()
+}
+
 fn all(seeds: &[&[u8]]) -> Vec<Vec<u8>> {
     seeds.iter().map(|seed| seed.to_vec()).collect()
 }
