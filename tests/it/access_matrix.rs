@@ -149,7 +149,10 @@ pub fn routes() -> Vec<RouteRule> {
     let parts = rules(features::http::ROUTES).chain(rules(updates::http::ROUTES)).chain(rules(audit::http::ROUTES));
     let console = rules(console::http::ROUTES).chain(rules(console::keys::ROUTES));
     let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES)).chain(console);
-    let parts = parts.chain(rules(alerts::http::ROUTES)).chain(rules(inbox::http::ROUTES));
+    let parts = parts
+        .chain(rules(alerts::http::ROUTES))
+        .chain(rules(inbox::http::ROUTES))
+        .chain(rules(ledge::report::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 
