@@ -78,6 +78,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("audit_path", ledge::audit::fuzz::fuzz_audit_path),
     ("audit_checkpoint", ledge::audit::fuzz::fuzz_audit_checkpoint),
     ("audit_proof", ledge::audit::fuzz::fuzz_audit_proof),
+    ("audit_certificate", ledge::audit::fuzz::fuzz_audit_certificate),
     // The disk of this box.
     ("trusted_files", trust::fuzz_trusted_files),
     ("key_store", fuzz_keys),

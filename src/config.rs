@@ -114,6 +114,7 @@ pub struct Config {
     pub upgrades: UpgradesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,
+    pub retention: RetentionConfig,
     pub shutdown: ShutdownConfig,
     pub control: ControlConfig,
 }
@@ -132,6 +133,25 @@ impl ConfigSection for StateConfig {
         config_path::resolve(&mut self.path, root);
     }
 }
+
+/// The section `[retention]`: how long data is kept, by its purpose. Rows of features end by the ttl of their view, and
+/// the keys of tags of the audit log by `audit.keep_tag_keys_days`. No picture of a camera is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// The days after which files in the folders of done and failed files of inboxes are removed; 0: never.
+    #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
+    pub inbox_days: u64,
+}
+
+impl RetentionConfig {
+    /// The moment before which files of inboxes have ended, in milliseconds since the Unix epoch; `None`: never.
+    pub fn inbox_limit_ms(&self, now_ms: u64) -> Option<u64> {
+        (self.inbox_days > 0).then(|| now_ms.saturating_sub(self.inbox_days.saturating_mul(86_400_000)))
+    }
+}
+
+impl ConfigSection for RetentionConfig {}
 
 impl ConfigSection for ShutdownConfig {}
 

@@ -10,6 +10,8 @@
 //! * `findings.rs` - findings about this box, as the daemon itself sees it
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
+//! * `report.rs` - the report of a month as a part of the daemon, connected to the configuration
+//! * `daily.rs` - the traffic that left the box, recorded once a day, and the end of data by `[retention]`
 //! * `inboxes.rs` - inboxes as a part of the daemon, connected to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
@@ -32,6 +34,7 @@ mod audit;
 mod cameras;
 mod configuration_change;
 mod console;
+mod daily;
 mod findings;
 pub mod formats;
 mod health;
@@ -40,6 +43,7 @@ mod messaging;
 mod notify;
 pub mod own_sandbox;
 mod rekey;
+mod report;
 mod serving_core;
 mod standalone;
 mod updates;
@@ -416,6 +420,7 @@ impl DaemonApp {
             self.authenticator.clone(),
             self.environment.shutdown.clone(),
         )));
+        parts.push(Arc::new(report::report(config)));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
@@ -435,6 +440,13 @@ impl DaemonApp {
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
+        let daily = daily::DailyTask {
+            config: config.clone(),
+            counts: counts.clone(),
+            features: serving.features().clone(),
+            audit: audit.clone(),
+        };
+        shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));
         let memory = serving.memory().clone();
         std::thread::Builder::new().name("memory".to_owned()).spawn(move || memory.return_released())?;

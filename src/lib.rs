@@ -7,6 +7,7 @@
 //! * `daemon.rs`, `daemon/` - builds the parts, spawns, waits and drains; `daemon.rs` has the map
 //! * `findings.rs`, `findings/` - what is wrong with this box, for `ledge doctor` and the console
 //! * `egress_report.rs`, `egress_report/` - what can leave this box
+//! * `own_audit_logs.rs` - the audit logs of this box; `monthly_report.rs` - the input of reports made of them
 //!
 //! Invariants:
 //! * The crate holds no logic of a part.
@@ -29,6 +30,10 @@ pub mod daemon;
 mod scratch;
 /// The contents that can leave this box, with the bytes that did, for `ledge audit egress` and the console.
 pub mod egress_report;
+/// The audit logs of this box, for commands and for reports.
+mod own_audit_logs;
+/// The input of the report of a month.
+mod monthly_report;
 /// The findings about this box that `ledge doctor` and the daemon share.
 pub mod findings;
 /// The configuration: a value that needs no further check, or the mistakes of all sources.
@@ -57,6 +62,7 @@ pub use ledge_models::{repository, scheduling, serving};
 pub use ledge_mqtt as mqtt;
 pub use ledge_part as part;
 pub use ledge_protocol as protocol;
+pub use ledge_report as report;
 pub use ledge_service::{audit_event, shutdown};
 pub use ledge_updates as updates;
 pub use ledge_updates::rollout;

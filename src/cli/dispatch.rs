@@ -2,7 +2,7 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
+    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, report,
     restore, serve, tls, top, tune, update, upgrade,
 };
 
@@ -21,6 +21,7 @@ impl Cli {
             Command::Backup(args) => backup::run(globals, &args, out),
             Command::Restore(args) => restore::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Report(args) => report::run(globals, &args, out),
             Command::Tls(args) => tls::run(globals, &args, out),
             Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Join(args) => join::run(globals, &args, out),

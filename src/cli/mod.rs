@@ -23,6 +23,7 @@ pub mod mqtt;
 mod output;
 mod owner;
 mod progress;
+pub mod report;
 pub mod restore;
 pub mod serve;
 mod server;

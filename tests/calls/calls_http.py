@@ -48,6 +48,7 @@ GET /features/status
 GET /features/backup
 POST /features/restore
 POST /features/erase
+POST /features/disclose
 POST /features/snapshot
 POST /features/compact
 GET /updates
@@ -61,6 +62,8 @@ POST /catalogue/models/{name}/remove
 POST /catalogue/models/{name}/upload
 GET /audit/status
 GET /audit/logs/{generation}/checkpoint
+GET /audit/erasures/{statement}
+GET /report
 GET /audit/logs/{generation}/tile/{path}
 GET /
 GET /console/{file}

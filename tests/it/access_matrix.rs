@@ -151,6 +151,7 @@ pub fn routes() -> Vec<RouteRule> {
     let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES)).chain(console);
     let parts = parts.chain(rules(alerts::http::ROUTES)).chain(rules(inbox::http::ROUTES));
     let parts = parts.chain(rules(history::http::ROUTES));
+    let parts = parts.chain(rules(ledge::report::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

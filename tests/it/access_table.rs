@@ -126,6 +126,7 @@ pub const CALLS: &[Call] = &[
     // A body that is no backup is refused.
     post("/features/restore", nothing).status(422),
     // Erasing an unknown driver succeeds.
+    post("/features/disclose", || json!({"entity": {"driver_id": 404}})),
     post("/features/erase", || json!({"entity": {"driver_id": 404}})),
     post("/features/snapshot", nothing),
     post("/features/compact", nothing),
@@ -141,6 +142,9 @@ pub const CALLS: &[Call] = &[
     post("/catalogue/models/{name}/remove", nothing).status(404).path("/catalogue/models/x/remove"),
     post("/catalogue/models/{name}/upload", nothing).status(409).path("/catalogue/models/x/upload"),
     get("/audit/status"),
+    get("/report").path("/report?month=2026-01"),
+    // No erasure has this statement.
+    get("/audit/erasures/{statement}").status(404).path("/audit/erasures/00"),
     get("/audit/logs/{generation}/checkpoint").path("/audit/logs/1/checkpoint"),
     // A log this young does not have this tile.
     get("/audit/logs/{generation}/tile/{*path}").status(404).path("/audit/logs/1/tile/entries/999"),

@@ -121,6 +121,7 @@ fuzzed! {
     the_path_of_a_tile_has_one_form_and_leads_out_of_no_folder: audit_path, cut Mixed, changed Mixed, 20_000;
     a_checkpoint_says_what_was_signed: audit_checkpoint, cut Refused, changed Refused, 10_000;
     a_proof_holds_for_its_record_alone: audit_proof, cut Mixed, changed Mixed, 10_000;
+    a_certificate_is_written_as_it_was_read: audit_certificate, cut Refused, changed Mixed, 10_000;
 
     trusted_files_are_as_they_were_written: trusted_files, cut Refused, changed Refused, 20_000;
     a_store_of_keys_is_written_as_it_was_read: key_store, cut Refused, changed Mixed, 20_000;

@@ -1,6 +1,6 @@
 //! Inputs that the parsers accept: what mutations begin with. A function a target, by its name.
 
-use ledge::audit::fuzz::{audit_checkpoint_seed, audit_proof_seed};
+use ledge::audit::fuzz::{audit_certificate_seed, audit_checkpoint_seed, audit_proof_seed};
 use ledge::features::window::window_seeds;
 use ledge::identity::sealing::fuzz::{sealed_file_seed, sealed_seed};
 use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
@@ -410,6 +410,11 @@ pub fn audit_checkpoint() -> Vec<Vec<u8>> {
 /// One that holds.
 pub fn audit_proof() -> Vec<Vec<u8>> {
     vec![audit_proof_seed()]
+}
+
+/// One that is valid.
+pub fn audit_certificate() -> Vec<Vec<u8>> {
+    vec![audit_certificate_seed()]
 }
 
 /// The file with two of them.
