@@ -1,6 +1,7 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the
 //! other tests, where each has its seeds.
 
+use ledge::drift::encoding::fuzz_watch;
 use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
@@ -97,6 +98,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),
     ("window", fuzz_window),
+    ("drift_watch", fuzz_watch),
 ];
 
 /// The target of this name.

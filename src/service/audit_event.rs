@@ -276,6 +276,13 @@ pub enum AuditEvent {
         /// The order: `pin`, `unpin`, `rollback` or `cancel`.
         order: FixedWord,
     },
+    /// The reference that the inputs and outputs of a version are compared with was fixed.
+    DriftReferenceFixed {
+        model: ModelName,
+        version: ModelVersion,
+        /// `learnt`, `inherited` or `accepted`.
+        origin: FixedWord,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -527,6 +534,7 @@ actions! {
     TrustReset: "trust_reset",
     UpdateMoved: "update_moved",
     UpdateOrdered: "update_ordered",
+    DriftReferenceFixed: "drift_reference_fixed",
     ConnectionOpened: "connection_opened",
     CertificateIssued: "certificate_issued",
     QuestionAnswered: "question_answered",
