@@ -1,6 +1,7 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the
 //! other tests, where each has its seeds.
 
+use ledge::drift::encoding::fuzz_watch;
 use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
@@ -101,6 +102,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("history_record", ledge::history::fuzz::fuzz_history_record),
     ("history_query", ledge::history::fuzz::fuzz_history_query),
     ("anomaly_state", ledge::anomaly::fuzz_anomaly_state),
+    ("drift_watch", fuzz_watch),
 ];
 
 /// The target of this name.

@@ -18,6 +18,7 @@ use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge_console::config::ConsoleConfig;
+use ledge_drift::config::DriftConfig;
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
@@ -95,6 +96,7 @@ pub struct Config {
     pub serving: ServingConfig,
     pub response_cache: ResponseCacheConfig,
     pub quota: QuotaConfig,
+    pub drift: DriftConfig,
     pub features: FeaturesConfig,
     pub egress: EgressConfig,
     pub audit: AuditConfig,

@@ -65,6 +65,7 @@ use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
+use ledge_drift::Drift;
 use ledge_egress::{Egress, EgressCountsKeeper};
 use ledge_engine::backend::Runtime;
 use ledge_features::FeatureStore;
@@ -406,7 +407,10 @@ impl DaemonApp {
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
         let history = History::open(&config.history);
-        let findings = findings::source(config, repository, cameras, messages, routers, (&self.sandbox, &history));
+        let drift = self.drift();
+        parts.extend(drift.clone().map(|drift| Arc::new(drift) as Arc<dyn Subsystem>));
+        let findings =
+            findings::source(config, repository, cameras, messages, routers, (&self.sandbox, &history, drift));
         let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
@@ -426,6 +430,14 @@ impl DaemonApp {
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
         }
         Ok(parts)
+    }
+
+    /// The watch on what models get and give, where the configuration has not turned it off.
+    fn drift(&self) -> Option<Drift> {
+        let (config, PartEnvironment { state, audit, .. }) = (&self.config.drift, &self.environment);
+        let drift = config.enabled.then(|| Drift::open(config, state, self.serving.repository(), audit))?;
+        self.serving.observe_calls_by(Arc::new(drift.clone()));
+        Some(drift)
     }
 
     fn spawn(self) -> anyhow::Result<(AuditWriterThread, DaemonHealth)> {

@@ -46,6 +46,7 @@ pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sy
 pub use ledge_cameras as cameras;
 pub use ledge_console as console;
 pub use ledge_documents as documents;
+pub use ledge_drift as drift;
 pub use ledge_egress as egress;
 pub use ledge_engine as engine;
 pub use ledge_engine::pipeline;

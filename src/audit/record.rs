@@ -247,6 +247,7 @@ mod tests {
                 cause: Some("latency".into()),
             },
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
+            AuditEvent::DriftReferenceFixed { model: model(), version: version(), origin: "learnt".into() },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),

@@ -292,6 +292,13 @@ pub enum AuditEvent {
         /// The order: `pin`, `unpin`, `rollback` or `cancel`.
         order: FixedWord,
     },
+    /// The reference that the inputs and outputs of a version are compared with was fixed.
+    DriftReferenceFixed {
+        model: ModelName,
+        version: ModelVersion,
+        /// `learnt`, `inherited` or `accepted`.
+        origin: FixedWord,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -566,6 +573,7 @@ actions! {
     TrustReset: "trust_reset",
     UpdateMoved: "update_moved",
     UpdateOrdered: "update_ordered",
+    DriftReferenceFixed: "drift_reference_fixed",
     ConnectionOpened: "connection_opened",
     EgressCounted: "egress_counted",
     RetentionEnforced: "retention_enforced",

@@ -15,6 +15,8 @@ GET /v2/models/{model}
 GET /v2/models/{model}/ready
 GET /v2/models/{model}/config
 GET /v2/models/{model}/stats
+GET /v2/models/{model}/drift
+POST /v2/models/{model}/drift/accept
 POST /v2/models/{model}/infer
 GET /v2/models/{model}/versions/{version}
 GET /v2/models/{model}/versions/{version}/ready

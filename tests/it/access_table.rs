@@ -103,6 +103,9 @@ pub const CALLS: &[Call] = &[
     get("/v2/models/{model}/config"),
     get("/v2/models/{model}/stats"),
     post("/v2/models/{model}/infer", ask),
+    get("/v2/models/{model}/drift"),
+    // It has no window yet.
+    post("/v2/models/{model}/drift/accept", nothing).status(409),
     get("/v2/models/{model}/versions/{version}"),
     get("/v2/models/{model}/versions/{version}/ready"),
     get("/v2/models/{model}/versions/{version}/config"),

@@ -140,6 +140,7 @@ fuzzed! {
     a_catalog_is_read_only_as_it_is_written: feature_catalog, cut Refused, changed Mixed, 20_000;
     files_of_entity_keys_are_written_as_they_were_read: feature_keys, cut Refused, changed Mixed, 50_000;
     rows_and_records_are_written_as_they_were_read: feature_records, cut Refused, changed Mixed, 50_000;
+    watches_are_written_as_they_were_read: drift_watch, cut Refused, changed Mixed, 20_000;
     aggregates_are_written_as_they_were_read_and_take_any_event: window, cut Refused, changed Mixed, 3_000;
     a_record_of_figures_is_written_as_it_was_read: history_record, cut Refused, changed Refused, 5_000;
     a_query_of_the_history_names_what_there_is: history_query, cut Mixed, changed Mixed, 20_000;

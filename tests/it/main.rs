@@ -42,6 +42,7 @@ mod document_intelligence;
 mod document_pdf;
 mod document_reading;
 mod documents;
+mod drift;
 mod dry_runs;
 mod encryption;
 mod endless_runs;

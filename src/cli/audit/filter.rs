@@ -280,7 +280,8 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::ModelFellBack { model, .. }
         | AuditEvent::ModelCrashed { model, .. }
         | AuditEvent::CallerRefused { model, .. }
-        | AuditEvent::ModelUnloaded { model, .. } => model == name,
+        | AuditEvent::ModelUnloaded { model, .. }
+        | AuditEvent::DriftReferenceFixed { model, .. } => model == name,
         AuditEvent::Inference { model, .. }
         | AuditEvent::InferenceMinute { model, .. }
         | AuditEvent::FeaturesRead { model, .. } => model.as_ref() == Some(name),

@@ -16,6 +16,7 @@
 //! * `call.rs` - one call, from its pin to its count
 //! * `usage.rs` - the resources that callers use, for accounts
 //! * `detection_sink.rs` - the objects on photographs that callers attribute to a camera
+//! * `call_observer.rs` - a look at answered calls, for the watch on drift
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
@@ -33,6 +34,7 @@ pub mod admission;
 mod answer;
 pub mod cache;
 mod call;
+pub mod call_observer;
 pub mod config;
 mod error;
 mod feature_inputs;
@@ -73,6 +75,7 @@ use admission::{AdmissionError, AdmissionGate, AdmissionPermit, LimitOwner, Quot
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
 use cache::{CacheBudget, CacheKey, CacheKeyBuilder, ResponseCache};
 use call::{CallStatistics, CountedCall};
+use call_observer::{CallObserver, CallObserverSlot, ObservedInputs};
 use detection_sink::{DetectionSink, DetectionSinkSlot};
 pub use error::ServingError;
 pub use feature_inputs::FeatureInputError;
@@ -132,6 +135,7 @@ pub struct Serving {
     mirrors: Shutdown,
     sink: DetectionSinkSlot,
     usage: Arc<UsageMeter>,
+    observer: CallObserverSlot,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -156,6 +160,7 @@ impl Serving {
             mirrors: Shutdown::default(),
             sink: DetectionSinkSlot::default(),
             usage: Arc::default(),
+            observer: CallObserverSlot::default(),
         }
     }
 
@@ -196,6 +201,11 @@ impl Serving {
     /// Sets the part that takes the objects on photographs of cameras. Called once, at the start.
     pub fn report_sightings_to(&self, sink: Arc<dyn DetectionSink>) {
         self.sink.set(sink);
+    }
+
+    /// Sets the part that looks at answered calls. Called once, at the start.
+    pub fn observe_calls_by(&self, observer: Arc<dyn CallObserver>) {
+        self.observer.set(observer);
     }
 
     /// The part that takes the objects on photographs of cameras.
@@ -336,6 +346,7 @@ impl Serving {
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.takes(&fitted.inputs);
         call.given(|| tag::TagContent::Tensors(fitted.named(model)));
+        let sampled = self.observer.sample(model, || ObservedInputs::Tensors(fitted.named(model)));
 
         let names = model.output_names(&fitted.outputs);
         let answer = match self.cache(model) {
@@ -352,6 +363,7 @@ impl Serving {
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
         call.answered(&response.outputs);
+        self.observer.show(model, sampled, &response.outputs);
         if let Some(raw) = raw {
             raw.clone_from(&response.outputs);
         }
@@ -401,6 +413,7 @@ impl Serving {
         let pipeline = content_pipeline(model, content.input())?;
         let content = self.with_feature_cells(model, pipeline, content, call.principal, &account).await?;
         call.given(|| tagged(&content));
+        let sampled = self.observer.sample(model, || ObservedInputs::Content(content.clone()));
         let run =
             |content, terms| run_content(model, pipeline, (content, account.clone()), self.limits, terms, started);
         let answer = match self.cache(model) {
@@ -415,6 +428,7 @@ impl Serving {
         let (mut response, counted) = answer.into_response(model, model.result_names(pipeline.as_ref()));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(&response.outputs);
+        self.observer.show(model, sampled, &response.outputs);
         if form == ResultForm::Json {
             let json = write_result(pipeline, &response, &account).await;
             let json = json.map_err(|error| ServingError::of_run(model, started, InferError::Outputs(error)))?;

@@ -1,6 +1,9 @@
 //! Inputs that the parsers accept: what mutations begin with. A function a target, by its name.
 
 use ledge::audit::fuzz::{audit_certificate_seed, audit_checkpoint_seed, audit_proof_seed};
+use ledge::drift::column::{Reading, Side};
+use ledge::drift::encoding::encode;
+use ledge::drift::watch::{ColumnReading, VersionWatch, WatchSettings};
 use ledge::features::window::window_seeds;
 use ledge::identity::sealing::fuzz::{sealed_file_seed, sealed_seed};
 use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
@@ -497,6 +500,25 @@ pub fn feature_records() -> Vec<Vec<u8>> {
 /// States of few events and of many.
 pub fn window() -> Vec<Vec<u8>> {
     window_seeds()
+}
+
+/// Watches on a model whose reference is fixed, and on one that learns. Without the head, which a change would damage.
+pub fn drift_watch() -> Vec<Vec<u8>> {
+    let settings = WatchSettings { window_ms: 1, calls_min: 40, learning_windows: 2, persistence: 1 };
+    let mut watch = VersionWatch::new(settings, None, 0);
+    let mut seeds = Vec::new();
+    for call in 0..200_u32 {
+        let reading = |name: &str, side, reading| ColumnReading { name: name.to_owned(), side, reading };
+        let number = Reading::Number(f64::from(call % 37));
+        watch.observe(
+            &[reading("a", Side::Input, number), reading("y", Side::Output, Reading::Value(call % 3))],
+            u64::from(call),
+        );
+        if call % 90 == 89 {
+            seeds.push(encode(watch.state())[8..].to_vec());
+        }
+    }
+    seeds
 }
 
 /// Calls of the model repository's routes.
