@@ -63,6 +63,7 @@ impl Section {
             | AuditEvent::FeatureStoreBackedUp { .. }
             | AuditEvent::QuestionAnswered { .. }
             | AuditEvent::MaintenanceRequested { .. }
+            | AuditEvent::DriftReferenceFixed { .. }
             | AuditEvent::Started { .. }
             | AuditEvent::Stopped => Self::Administration,
             AuditEvent::RetentionEnforced { .. } | AuditEvent::RecordsPruned { .. } => Self::Retention,
