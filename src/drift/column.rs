@@ -10,6 +10,9 @@ const EDGES_MAX: usize = 11;
 /// The most values of a category that are told apart.
 const VALUES_MAX: usize = 12;
 
+/// The part of their range by which numbers may be beyond those that the bins were made of.
+const RANGE_MARGIN: f32 = 0.05;
+
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
@@ -131,8 +134,9 @@ fn edges(sorted: &[f32]) -> Vec<f32> {
     // A single number has a hundredth of itself on either side.
     let [least, most] = [different.first(), different.last()].map(|number| number.copied().unwrap_or_default());
     let own = (least.abs() / 100.0).max(1e-6);
-    let below = different.get(1).map_or(own, |next| (next - least) / 2.0);
-    let above = different.iter().rev().nth(1).map_or(own, |next| (most - next) / 2.0);
+    let margin = (most - least) * RANGE_MARGIN;
+    let below = different.get(1).map_or(own, |next| (next - least) / 2.0).max(margin);
+    let above = different.iter().rev().nth(1).map_or(own, |next| (most - next) / 2.0).max(margin);
     let between = (1..10).filter_map(|tenth| {
         let number = sorted.get((sorted.len() - 1) * tenth / 10)?;
         let next = different.get(different.partition_point(|other| other <= number))?;

@@ -117,6 +117,9 @@ fn run(table: &Table, seed: u64, honest: usize, drift: Option<usize>) -> Option<
         })
         .unwrap();
     let (deviation, median) = (table.deviation(target).max(1e-9), table.quantile(target, 50));
+    let upper_half = table.quantile(sorted_by, 50);
+    let (most, clip) = (table.quantile(target, 100), table.quantile(target, 60));
+    let deviations: Vec<f64> = (0..width).map(|column| table.deviation(column)).collect();
     for day in 0..DAYS_BEFORE + DAYS_AFTER {
         let is_after = day >= DAYS_BEFORE;
         let is_weekend = day % 7 >= 5;
@@ -135,14 +138,14 @@ fn run(table: &Table, seed: u64, honest: usize, drift: Option<usize>) -> Option<
             }
             let mut at = random.below(table.rows.len());
             let is_narrow = (honest == 6 && is_weekend && random.below(2) == 0) || (drift == Some(7) && is_after);
-            while is_narrow && table.rows[at][sorted_by] < table.quantile(sorted_by, 50) {
+            while is_narrow && table.rows[at][sorted_by] < upper_half {
                 at = random.below(table.rows.len());
             }
             let mut row = table.rows[at].clone();
             let odd_day = honest == 9 && day == DAYS_BEFORE + 2;
             if honest == 8 && is_after {
                 for (column, value) in row.iter_mut().enumerate() {
-                    *value += 0.02 * table.deviation(column) * (random.unit() - 0.5) * 2.0;
+                    *value += 0.02 * deviations[column] * (random.unit() - 0.5) * 2.0;
                 }
             }
             if odd_day {
@@ -156,12 +159,10 @@ fn run(table: &Table, seed: u64, honest: usize, drift: Option<usize>) -> Option<
                     2 => row[target] = median + (row[target] - median) * 2.0_f64.sqrt(),
                     3 if random.below(10) == 0 => row[target] = f64::NAN,
                     4 => row[target] = median,
-                    5 if random.below(10) == 0 => {
-                        row[target] = table.quantile(target, 100) + deviation * (1.0 + random.unit())
-                    }
+                    5 if random.below(10) == 0 => row[target] = most + deviation * (1.0 + random.unit()),
                     6 => row.swap(target, other),
                     8 if random.below(5) == 0 => row[target] *= 1_000.0,
-                    9 => row[target] = row[target].min(table.quantile(target, 60)),
+                    9 => row[target] = row[target].min(clip),
                     _ => {}
                 }
             }
