@@ -20,6 +20,7 @@
 //! * `monitor.rs` - `MonitorSet`: named series together, with events in words
 //! * `words.rs` - those words
 //! * `codec.rs` - the stored form of each state
+//! * `fuzz.rs` - properties that hold for any input
 //!
 //! Invariants:
 //! * No clock, no disk, no thread: the time of a sample is given with it.

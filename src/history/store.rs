@@ -220,8 +220,7 @@ impl HistoryStore {
         series.is_new = false;
         let pending = series.pending(resolution);
         match pending.last_mut().filter(|last| last.slot == record.slot) {
-            Some(last) if resolution != Resolution::FiveSeconds => *last = last.merged(&record, name.columns()),
-            Some(last) => *last = record,
+            Some(last) => *last = last.merged(&record, name.columns()),
             None => pending.push(record),
         }
     }
@@ -356,7 +355,9 @@ fn missing_hours(minutes: &[Record], hours: &[Record], columns: &[&str]) -> Vec<
 
 /// The intervals of which records are kept until `now_ms`.
 pub fn kept(resolution: Resolution, now_ms: u64) -> Range<u32> {
-    let end = resolution.slot(now_ms).saturating_add(1);
+    // A record of five seconds may be an interval ahead: see `recorder.rs`.
+    let ahead = if resolution == Resolution::FiveSeconds { 2 } else { 1 };
+    let end = resolution.slot(now_ms).saturating_add(ahead);
     end.saturating_sub(resolution.slots())..end
 }
 
@@ -370,16 +371,16 @@ fn open_or_create(path: &Path, name: &SeriesName) -> io::Result<SeriesFile> {
     }
 }
 
-/// Writes records, each merged with the one of its interval that is there, if it is longer than five seconds.
+/// Writes records, each merged with the one of its interval that is there.
 fn write(path: &Path, name: &SeriesName, pending: [Vec<Record>; 3]) -> io::Result<()> {
     let file = open_or_create(path, name)?;
     for (resolution, mut records) in Resolution::ALL.into_iter().zip(pending) {
-        if resolution != Resolution::FiveSeconds {
-            for record in &mut records {
-                let known = file.read(resolution, record.slot..record.slot.saturating_add(1))?.records;
-                if let Some(known) = known.first() {
-                    *record = known.merged(record, name.columns());
-                }
+        let slots = records.first().zip(records.last()).map(|(first, last)| first.slot..last.slot.saturating_add(1));
+        let known = file.read(resolution, slots.unwrap_or_default())?.records;
+        for record in &mut records {
+            let index = known.binary_search_by_key(&record.slot, |known| known.slot);
+            if let Some(known) = index.ok().and_then(|index| known.get(index)) {
+                *record = known.merged(record, name.columns());
             }
         }
         file.write(resolution, &records)?;

@@ -90,7 +90,7 @@ fn a_lasting_shift_names_its_column_over_kills_and_ends_when_it_is_accepted() {
     let found = finding(&daemon).unwrap();
     assert_eq!(found["status"], "warn");
     assert!(found["detail"].as_str().unwrap().contains("column `alcohol`: values above 1"), "{found}");
-    assert!(daemon.metric::<u64>("model_drift_columns{model=\"wine_mlp\",version=\"1\"}") >= 1);
+    assert!(daemon.metric::<u64>("ledge_model_drift_columns{model=\"wine_mlp\",version=\"1\"}") >= 1);
 
     let shown = daemon.root.command(&["models", "drift", "wine_mlp", "--accept"]).output().unwrap();
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));

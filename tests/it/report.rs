@@ -207,6 +207,9 @@ fn a_log_that_is_damaged_or_was_begun_by_a_restore_is_named_in_the_report() {
 #[test]
 fn the_daemon_answers_with_the_report_as_a_page_and_as_json() {
     let daemon = TestRoot::new().start_ready();
+    // It is answered when its record, and those before it, are in the log.
+    let made = daemon.unix_client().post_json("/keys", &json!({"name": "till-7", "roles": ["infer"]}));
+    assert_eq!(made.status, 200, "{}", made.error());
     let page = daemon.unix_client().get("/report?month=2026-11");
     let text = String::from_utf8(page.body.clone()).unwrap();
     assert!(page.status == 200 && page.header("content-type") == Some("text/html; charset=utf-8"), "{page:?}");
