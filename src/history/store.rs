@@ -374,7 +374,14 @@ fn open_or_create(path: &Path, name: &SeriesName) -> io::Result<SeriesFile> {
 /// Writes records, each merged with the one of its interval that is there.
 fn write(path: &Path, name: &SeriesName, pending: [Vec<Record>; 3]) -> io::Result<()> {
     let file = open_or_create(path, name)?;
-    for (resolution, mut records) in Resolution::ALL.into_iter().zip(pending) {
+    for (resolution, pending) in Resolution::ALL.into_iter().zip(pending) {
+        // In another order where the clock went back.
+        let mut ordered = BTreeMap::<u32, Record>::new();
+        for record in pending {
+            let both = ordered.get(&record.slot).map(|known| known.merged(&record, name.columns()));
+            ordered.insert(record.slot, both.unwrap_or(record));
+        }
+        let mut records: Vec<_> = ordered.into_values().collect();
         let slots = records.first().zip(records.last()).map(|(first, last)| first.slot..last.slot.saturating_add(1));
         let known = file.read(resolution, slots.unwrap_or_default())?.records;
         for record in &mut records {
