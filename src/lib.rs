@@ -34,6 +34,7 @@ pub mod findings;
 /// The configuration: a value that needs no further check, or the mistakes of all sources.
 pub mod config;
 
+pub use ledge_accounts as accounts;
 pub use ledge_alerts as alerts;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};

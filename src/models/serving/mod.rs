@@ -5,6 +5,7 @@
 //! * `config.rs` - `[serving]`, `[response_cache]` and `[quota]`
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
+//! * `budgets.rs` - the budgets of callers and models that are spent
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
 //! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors,
 //!   `rows.rs` makes a tensor of cells, `cells.rs` fills rows of a table
@@ -31,6 +32,7 @@
 
 pub mod admission;
 mod answer;
+pub mod budgets;
 pub mod cache;
 mod call;
 pub mod config;
@@ -65,12 +67,14 @@ use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
 use super::scheduling::outcome::{FailureClass, InferError};
+use super::status;
 use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::terms::{Priority, RunTerms};
 use admission::{AdmissionError, AdmissionGate, AdmissionPermit, LimitOwner, Quotas, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
+use budgets::SpentBudgets;
 use cache::{CacheBudget, CacheKey, CacheKeyBuilder, ResponseCache};
 use call::{CallStatistics, CountedCall};
 use detection_sink::{DetectionSink, DetectionSinkSlot};
@@ -132,6 +136,7 @@ pub struct Serving {
     mirrors: Shutdown,
     sink: DetectionSinkSlot,
     usage: Arc<UsageMeter>,
+    budgets: Arc<SpentBudgets>,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -156,6 +161,7 @@ impl Serving {
             mirrors: Shutdown::default(),
             sink: DetectionSinkSlot::default(),
             usage: Arc::default(),
+            budgets: Arc::default(),
         }
     }
 
@@ -216,6 +222,11 @@ impl Serving {
     /// The resources that callers use. One part takes them.
     pub fn usage(&self) -> &UsageMeter {
         &self.usage
+    }
+
+    /// The budgets that are spent. One part sets them.
+    pub fn budgets(&self) -> &SpentBudgets {
+        &self.budgets
     }
 
     /// The sink of audit events.
@@ -481,6 +492,7 @@ impl Serving {
         model: &LoadedModel,
         priority: Option<Priority>,
     ) -> Result<AdmissionPermit, AdmissionError> {
+        self.budgets.check(call.principal, &model.name)?;
         let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
@@ -563,6 +575,7 @@ fn finish<T>(
             {
                 call.model.statistics.failing_calls.failed(Instant::now(), &error.to_string());
             }
+            call.blame((400..500).contains(&status::of_serving(&error)));
             if let Some(why) = error.refusal() {
                 call.refuse(why);
             }
