@@ -17,6 +17,7 @@ pub type Run = fn(&[u8]) -> bool;
 
 /// Every parser of foreign bytes.
 pub const TARGETS: &[(&str, Run)] = &[
+    ("account_month", ledge::accounts::fuzz_stored),
     // Requests.
     ("json", ledge::protocol::fuzz::fuzz_json),
     ("binary", ledge::protocol::fuzz::fuzz_binary),

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledge_accounts::config::{AccountsConfig, BudgetsConfig, ObjectivesConfig};
 use ledge_alerts::config::AlertsConfig;
 use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
@@ -111,6 +112,11 @@ pub struct Config {
     pub alert: AlertsConfig,
     #[serde(skip_serializing_if = "InboxesConfig::is_empty")]
     pub inbox: InboxesConfig,
+    pub accounts: AccountsConfig,
+    #[serde(skip_serializing_if = "BudgetsConfig::is_empty")]
+    pub budget: BudgetsConfig,
+    #[serde(skip_serializing_if = "ObjectivesConfig::is_empty")]
+    pub objective: ObjectivesConfig,
     pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
     pub upgrades: UpgradesConfig,

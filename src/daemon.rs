@@ -57,6 +57,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use ledge_accounts::Accounts;
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
@@ -415,6 +416,10 @@ impl DaemonApp {
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
+        let accounts =
+            Accounts::open(&config.accounts, &config.budget, &config.objective, &self.environment, &self.serving);
+        self.serving.usage().give_to(accounts.iter().map(Accounts::sink).collect());
+        parts.extend(accounts.map(|accounts| Arc::new(accounts) as Arc<dyn Subsystem>));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
         parts.push(Arc::new(HistoryPart::new(

@@ -39,6 +39,7 @@ pub mod findings;
 /// The configuration: a value that needs no further check, or the mistakes of all sources.
 pub mod config;
 
+pub use ledge_accounts as accounts;
 pub use ledge_alerts as alerts;
 pub use ledge_anomaly as anomaly;
 pub use ledge_audit as audit;

@@ -41,8 +41,9 @@ pub struct AuditHttpState {
 
 /// `GET /audit/status`.
 async fn status(State(AuditHttpState { state, .. }): State<AuditHttpState>) -> Response {
-    let status = state.status();
+    // The head first: a record that comes between the two may make it older than the log, never newer.
     let head = state.heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
+    let status = state.status();
     json(&AuditStatusDocument::new(&status, head.as_deref()))
 }
 

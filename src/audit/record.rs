@@ -268,6 +268,7 @@ mod tests {
             },
             AuditEvent::KeyStoreDamaged,
             AuditEvent::ClockJumped { by_ms: -5000 },
+            AuditEvent::BudgetReached { budget: "shop".into(), month: "2026-12".into(), what: "whole".into() },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
             AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },
             AuditEvent::RecordsPruned { below: 256, synced: true },

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, report,
-    restore, serve, tls, top, tune, update, upgrade,
+    GlobalArgs, accounts, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
+    report, restore, serve, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -64,6 +64,8 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
+    /// Show what callers used in a month: calls, CPU time, bytes, energy and cost, by model.
+    Accounts(accounts::AccountsArgs),
     /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.

@@ -437,6 +437,15 @@ pub enum AuditEvent {
         /// The jump in milliseconds; a jump back is negative.
         by_ms: i64,
     },
+    /// The use of a month has reached a budget: the share at which it warns, or the whole. Once a month for each.
+    BudgetReached {
+        /// The name of the budget.
+        budget: String,
+        /// The month of this box, such as `2026-12`.
+        month: String,
+        /// `warning`, `whole`, or `refused` where calls are refused from now on.
+        what: FixedWord,
+    },
     /// The disk has too little room for something, or has enough again.
     SpaceChanged {
         /// The part: `audit_log`, `feature_store` or `updates`.
@@ -591,6 +600,7 @@ actions! {
     KeyChanged: "key_changed",
     KeyStoreDamaged: "key_store_damaged",
     ClockJumped: "clock_jumped",
+    BudgetReached: "budget_reached",
     SpaceChanged: "space_changed",
     RecordsLost: "records_lost",
     RecordsPruned: "records_pruned",
@@ -638,6 +648,7 @@ impl AuditEvent {
             | Self::KeyChanged { .. }
             | Self::KeyStoreDamaged
             | Self::ClockJumped { .. }
+            | Self::BudgetReached { .. }
             | Self::SpaceChanged { enough: false, .. }
             | Self::RecordsLost { .. } => true,
             Self::LogBegun { cause, .. } => cause.as_str() != "new",

@@ -84,6 +84,8 @@ GET /cameras/{camera}/picture
 GET /egress
 GET /alerts
 GET /inboxes
+GET /accounts
+GET /objectives
 POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json

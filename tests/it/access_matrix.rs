@@ -152,7 +152,7 @@ pub fn routes() -> Vec<RouteRule> {
     let parts = parts.chain(rules(alerts::http::ROUTES)).chain(rules(inbox::http::ROUTES));
     let parts = parts.chain(rules(history::http::ROUTES));
     let parts = parts.chain(rules(ledge::report::http::ROUTES));
-    let parts = parts.chain(rules(ledge::drift::http::ROUTES));
+    let parts = parts.chain(rules(ledge::drift::http::ROUTES)).chain(rules(ledge::accounts::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

@@ -169,6 +169,8 @@ pub const CALLS: &[Call] = &[
     get("/egress"),
     get("/alerts"),
     get("/inboxes"),
+    get("/accounts"),
+    get("/objectives"),
     // No alert has this name.
     post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
     get("/metrics"),

@@ -60,6 +60,7 @@ macro_rules! fuzzed {
 }
 
 fuzzed! {
+    a_month_of_accounts_is_written_as_it_was_read: account_month, cut Mixed, changed Mixed, 20_000;
     a_request_in_json_is_written_as_it_was_read: json, cut Refused, changed Mixed, 20_000;
     a_binary_request_is_written_as_it_was_read: binary, cut Mixed, changed Mixed, 20_000;
     a_request_of_grpc_is_measured_and_its_tensors_fill_their_shapes: grpc_request, cut Mixed, changed Mixed, 50_000;

@@ -417,6 +417,7 @@ fn runs_in(text: &str, shell: &str) -> bool {
 
 /// The constants with the form of each store, and of its parts.
 const FORMS: &[(&str, &str)] = &[
+    ("accounts/store.rs", "const FORMAT_VERSION: u16 = 1;"),
     // It is in no store of daemon/formats.rs: a new schema needs only a reader of the former one.
     ("alerts/store.rs", "const SCHEMA: u32 = 1;"),
     // No store has it yet: whoever keeps states reads a former format, or begins to learn again.

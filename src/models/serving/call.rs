@@ -29,6 +29,9 @@ pub(super) struct CountedCall<'a> {
     pub principal: &'a Principal,
     counted: Option<CallStatistics>,
     failure: CallOutcome,
+    /// Set unless this box is the reason why the call has no answer: its caller hung up, or was refused for its own use
+    /// or request.
+    is_callers_fault: bool,
     input: OnceLock<Taggable>,
     output: OnceLock<Taggable>,
     /// Set when the caller sent values that are not finite: the answer may have some then.
@@ -74,6 +77,7 @@ impl<'a> CountedCall<'a> {
             principal,
             counted: None,
             failure: CallOutcome::Failed,
+            is_callers_fault: true,
             input,
             output,
             is_input_odd,
@@ -91,6 +95,12 @@ impl<'a> CountedCall<'a> {
     pub fn refuse(&mut self, why: RefusalReason) {
         self.model.statistics.refused(why);
         self.failure = if why == RefusalReason::Deadline { CallOutcome::Late } else { CallOutcome::Refused };
+        self.is_callers_fault = matches!(why, RefusalReason::Quota | RefusalReason::Blame);
+    }
+
+    /// Notes whether the failure of the call is its caller's fault.
+    pub fn blame(&mut self, is_callers_fault: bool) {
+        self.is_callers_fault = is_callers_fault;
     }
 
     /// Notes whether the inputs of the run have values that are not finite. Large inputs, such as pictures, are not
@@ -155,7 +165,8 @@ impl Drop for CountedCall<'_> {
             Some(CallStatistics::Hit { .. }) | None => (Duration::ZERO, Duration::ZERO),
         };
         let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out.load(Ordering::Relaxed));
-        let ended = EndedCall { outcome, time: total, queue, cpu, bytes_in, bytes_out };
+        let is_callers_fault = self.is_callers_fault;
+        let ended = EndedCall { outcome, is_callers_fault, time: total, queue, cpu, bytes_in, bytes_out };
         self.usage.count(self.principal, &self.model.name, &ended);
         let key = AuditCallGroup {
             model: Some(self.model.name.clone()),

@@ -5,6 +5,7 @@
 //! * `config.rs` - `[serving]`, `[response_cache]` and `[quota]`
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
+//! * `budgets.rs` - the budgets of callers and models that are spent
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
 //! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors,
 //!   `rows.rs` makes a tensor of cells, `cells.rs` fills rows of a table
@@ -32,6 +33,7 @@
 
 pub mod admission;
 mod answer;
+pub mod budgets;
 pub mod cache;
 mod call;
 pub mod call_observer;
@@ -67,12 +69,14 @@ use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
 use super::scheduling::outcome::{FailureClass, InferError};
+use super::status;
 use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::terms::{Priority, RunTerms};
 use admission::{AdmissionError, AdmissionGate, AdmissionPermit, LimitOwner, Quotas, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
+use budgets::SpentBudgets;
 use cache::{CacheBudget, CacheKey, CacheKeyBuilder, ResponseCache};
 use call::{CallStatistics, CountedCall};
 use call_observer::{CallObserver, CallObserverSlot, ObservedInputs};
@@ -136,6 +140,7 @@ pub struct Serving {
     sink: DetectionSinkSlot,
     usage: Arc<UsageMeter>,
     observer: CallObserverSlot,
+    budgets: Arc<SpentBudgets>,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -161,6 +166,7 @@ impl Serving {
             sink: DetectionSinkSlot::default(),
             usage: Arc::default(),
             observer: CallObserverSlot::default(),
+            budgets: Arc::default(),
         }
     }
 
@@ -226,6 +232,11 @@ impl Serving {
     /// The resources that callers use. One part takes them.
     pub fn usage(&self) -> &UsageMeter {
         &self.usage
+    }
+
+    /// The budgets that are spent. One part sets them.
+    pub fn budgets(&self) -> &SpentBudgets {
+        &self.budgets
     }
 
     /// The sink of audit events.
@@ -495,6 +506,7 @@ impl Serving {
         model: &LoadedModel,
         priority: Option<Priority>,
     ) -> Result<AdmissionPermit, AdmissionError> {
+        self.budgets.check(call.principal, &model.name)?;
         let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
@@ -577,6 +589,7 @@ fn finish<T>(
             {
                 call.model.statistics.failing_calls.failed(Instant::now(), &error.to_string());
             }
+            call.blame((400..500).contains(&status::of_serving(&error)));
             if let Some(why) = error.refusal() {
                 call.refuse(why);
             }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,9 @@ pub struct CallUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedCall {
     pub outcome: CallOutcome,
+    /// Set where a call without an answer does not speak against this box: its caller hung up, sent what no model can
+    /// answer, or was refused for its own use.
+    pub is_callers_fault: bool,
     pub time: Duration,
     pub queue: Duration,
     pub cpu: Duration,
@@ -103,12 +106,52 @@ pub trait UsageSink: fmt::Debug + Send + Sync {
     fn add(&self, interval: &UsageInterval);
 }
 
+/// Counts good and bad calls of a caller and a model, for an objective.
+#[derive(Debug)]
+pub struct CallWatch {
+    /// `None` is all callers.
+    pub principal: Option<Principal>,
+    /// `None` is all models.
+    pub model: Option<ModelName>,
+    /// An answer that takes longer is bad. `None`: only a call without an answer is.
+    pub time_max: Option<Duration>,
+    good: AtomicU64,
+    bad: AtomicU64,
+}
+
+impl CallWatch {
+    pub fn new(principal: Option<Principal>, model: Option<ModelName>, time_max: Option<Duration>) -> Self {
+        Self { principal, model, time_max, good: AtomicU64::new(0), bad: AtomicU64::new(0) }
+    }
+
+    /// Good and bad calls since the last time that they were taken.
+    pub fn take(&self) -> (u64, u64) {
+        (self.good.swap(0, Ordering::Relaxed), self.bad.swap(0, Ordering::Relaxed))
+    }
+
+    fn count(&self, principal: &Principal, model: &ModelName, call: &EndedCall) {
+        let is_watched = self.principal.as_ref().is_none_or(|watched| watched == principal)
+            && self.model.as_ref().is_none_or(|watched| watched == model);
+        if !is_watched {
+            return;
+        }
+        match call.outcome {
+            CallOutcome::Ok if self.time_max.is_none_or(|most| call.time <= most) => &self.good,
+            CallOutcome::Ok | CallOutcome::Late => &self.bad,
+            CallOutcome::Refused | CallOutcome::Failed | CallOutcome::Unavailable if call.is_callers_fault => return,
+            CallOutcome::Refused | CallOutcome::Failed | CallOutcome::Unavailable => &self.bad,
+        }
+        .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Counts the use of callers.
 #[derive(Debug, Default)]
 pub struct UsageMeter {
     is_taken: AtomicBool,
     used: Mutex<HashMap<UsageKey, CallUsage>>,
     sinks: OnceLock<Vec<Arc<dyn UsageSink>>>,
+    watches: OnceLock<Vec<Arc<CallWatch>>>,
 }
 
 impl UsageMeter {
@@ -116,6 +159,12 @@ impl UsageMeter {
     pub fn give_to(&self, sinks: Vec<Arc<dyn UsageSink>>) {
         // A second call would be a mistake of the program; the first sinks stay.
         let _ = self.sinks.set(sinks);
+    }
+
+    /// Sets the calls that are counted as good or bad. Called once, at the start.
+    pub fn watch(&self, watches: Vec<Arc<CallWatch>>) {
+        // As in `give_to`.
+        let _ = self.watches.set(watches);
     }
 
     /// Ends an interval: gives it to the sinks, and returns it. Only one task does.
@@ -132,6 +181,8 @@ impl UsageMeter {
     }
 
     pub(super) fn count(&self, principal: &Principal, model: &ModelName, call: &EndedCall) {
+        // Without objectives a read of one pointer.
+        self.watches.get().into_iter().flatten().for_each(|watch| watch.count(principal, model, call));
         if !self.is_taken.load(Ordering::Relaxed) {
             return;
         }
@@ -155,7 +206,15 @@ mod tests {
 
     fn call(outcome: CallOutcome) -> EndedCall {
         let ms = Duration::from_millis;
-        EndedCall { outcome, time: ms(4), queue: ms(1), cpu: ms(2), bytes_in: 100, bytes_out: 10 }
+        EndedCall {
+            outcome,
+            is_callers_fault: false,
+            time: ms(4),
+            queue: ms(1),
+            cpu: ms(2),
+            bytes_in: 100,
+            bytes_out: 10,
+        }
     }
 
     fn key(name: String) -> Principal {
@@ -187,6 +246,23 @@ mod tests {
         let mut twice = used.clone();
         twice.merge(&used);
         assert_eq!((twice.calls, twice.times.count(), twice.cpu), (10, 4, 2 * used.cpu));
+    }
+
+    #[test]
+    fn a_watch_counts_its_calls_as_good_or_bad_and_leaves_out_those_that_failed_by_their_caller() {
+        let (meter, wine, other) = (UsageMeter::default(), ModelName::constant("wine"), ModelName::constant("other"));
+        let within =
+            |ms| Arc::new(CallWatch::new(None, Some(ModelName::constant("wine")), Some(Duration::from_millis(ms))));
+        let till = Arc::new(CallWatch::new(Some(key("till".to_owned())), None, None));
+        let watches = [within(4), within(3), till];
+        meter.watch(watches.to_vec());
+        for outcome in [CallOutcome::Ok, CallOutcome::Failed, CallOutcome::Late, CallOutcome::Refused] {
+            meter.count(&Principal::Local, &wine, &call(outcome));
+            meter.count(&Principal::Local, &other, &call(outcome));
+            meter.count(&key("till".to_owned()), &wine, &EndedCall { is_callers_fault: true, ..call(outcome) });
+        }
+        assert_eq!(watches.each_ref().map(|watch| watch.take()), [(2, 4), (0, 6), (1, 1)]);
+        assert_eq!(watches.each_ref().map(|watch| watch.take()), [(0, 0); 3]);
     }
 
     #[test]

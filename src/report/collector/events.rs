@@ -79,6 +79,7 @@ impl Section {
             | AuditEvent::KeyStoreDamaged
             | AuditEvent::ClockJumped { .. }
             | AuditEvent::SpaceChanged { .. }
+            | AuditEvent::BudgetReached { .. }
             | AuditEvent::RecordsLost { .. }
             | AuditEvent::LogBegun { .. } => Self::Incidents,
             AuditEvent::Idle

@@ -8,6 +8,11 @@ use ledge::features::window::window_seeds;
 use ledge::identity::sealing::fuzz::{sealed_file_seed, sealed_seed};
 use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
 
+/// A month of two callers, with a gap and a budget.
+pub fn account_month() -> Vec<Vec<u8>> {
+    vec![ledge::accounts::stored_example()]
+}
+
 /// Requests with data of every kind.
 pub fn json() -> Vec<Vec<u8>> {
     all(&[
