@@ -283,7 +283,7 @@ fn report_forecasts(series: &[Series]) {
         let mut detector = SeriesDetector::new(pace);
         for (at, (time_ms, value)) in one.samples.iter().enumerate() {
             let _ = detector.observe(*time_ms, *value);
-            if at <= day || (at - day) % stride != 0 || at + 48 >= one.samples.len() {
+            if at <= day || !(at - day).is_multiple_of(stride) || at + 48 >= one.samples.len() {
                 continue;
             }
             let Ok(points) = detector.forecast(48, 0.9) else { continue };

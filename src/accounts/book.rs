@@ -82,7 +82,7 @@ impl Book {
     pub fn new(
         (config, objectives, stored): (BookConfig, &ObjectivesConfig, &[StoredIndicator]),
         zone: TimeZone,
-        ledger: MonthLedger,
+        mut ledger: MonthLedger,
         energy: EnergyMeter,
         (now_ms, now): (u64, Instant),
     ) -> Self {
@@ -91,6 +91,8 @@ impl Book {
             indicator.restore(stored);
             indicator.count(now_ms, 0, 0);
         }
+        // From now on a kill loses something.
+        (ledger.through_ms, ledger.is_closed) = (now_ms, false);
         Self {
             config,
             clock: SteadyClock::new(now_ms, now),

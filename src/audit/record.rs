@@ -172,6 +172,7 @@ mod tests {
     use ledge_service::audit_event::inference::CallOutcome;
     use ledge_service::audit_event::{GoldenFallback, PreviousLog};
 
+    #[expect(clippy::too_many_lines, reason = "a line for each field of each event")]
     fn every_event() -> Vec<AuditEvent> {
         let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());
         let tag = TagKey::new(3, [1; 32]).of_text("x");

@@ -7,6 +7,7 @@ compile_error!("these tests need the functions of fuzzers and other features: ad
 mod access;
 mod access_matrix;
 mod access_table;
+mod accounts;
 mod accuracy;
 mod appliance;
 mod alerts;

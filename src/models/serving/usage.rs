@@ -135,13 +135,13 @@ impl CallWatch {
         if !is_watched {
             return;
         }
-        match call.outcome {
-            CallOutcome::Ok if self.time_max.is_none_or(|most| call.time <= most) => &self.good,
-            CallOutcome::Ok | CallOutcome::Late => &self.bad,
-            CallOutcome::Refused | CallOutcome::Failed | CallOutcome::Unavailable if call.is_callers_fault => return,
-            CallOutcome::Refused | CallOutcome::Failed | CallOutcome::Unavailable => &self.bad,
+        let is_answered = call.outcome == CallOutcome::Ok;
+        if call.is_callers_fault && !is_answered && call.outcome != CallOutcome::Late {
+            return;
         }
-        .fetch_add(1, Ordering::Relaxed);
+        let is_good = is_answered && self.time_max.is_none_or(|most| call.time <= most);
+        let counter = if is_good { &self.good } else { &self.bad };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -157,6 +157,9 @@ pub struct UsageMeter {
 impl UsageMeter {
     /// Sets the parts that are given each interval. Called once, at the start.
     pub fn give_to(&self, sinks: Vec<Arc<dyn UsageSink>>) {
+        if !sinks.is_empty() {
+            self.is_taken.store(true, Ordering::Relaxed);
+        }
         // A second call would be a mistake of the program; the first sinks stay.
         let _ = self.sinks.set(sinks);
     }
@@ -174,7 +177,7 @@ impl UsageMeter {
         interval
     }
 
-    /// The use since the last time that it was taken. The first time begins the counting.
+    /// The use since the last time that it was taken. Without sinks, the first time begins the counting.
     fn take(&self) -> HashMap<UsageKey, CallUsage> {
         self.is_taken.store(true, Ordering::Relaxed);
         std::mem::take(&mut *self.used())

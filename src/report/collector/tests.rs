@@ -126,7 +126,7 @@ fn many_callers_take_bounded_memory_and_no_call_is_missing() {
 fn a_caller_has_its_name_where_the_box_knows_it() {
     let (key, other) = (TagKey::new(1, [7; 32]), TagKey::new(2, [8; 32]));
     let till = Principal::Key("till-7".into());
-    let names = CallerNames::new(&[key.clone(), other.clone()], &[till.clone()]);
+    let names = CallerNames::new(&[key.clone(), other.clone()], std::slice::from_ref(&till));
     for key in [&key, &other] {
         assert_eq!(names.of(&Actor::of(&till, Some(key))), "key:till-7");
     }
