@@ -32,6 +32,7 @@ use ledge_identity::device::DeviceConfig;
 use ledge_identity::keys;
 use ledge_identity::sealing::EncryptionConfig;
 use ledge_inbox::config::InboxesConfig;
+use ledge_jobs::config::JobsConfig;
 use ledge_listener::address::{self, ListenAddress};
 use ledge_listener::tls::TlsSource;
 use ledge_listener::tls::config::ClientCertificates;
@@ -107,6 +108,7 @@ pub struct Config {
     pub alert: AlertsConfig,
     #[serde(skip_serializing_if = "InboxesConfig::is_empty")]
     pub inbox: InboxesConfig,
+    pub jobs: JobsConfig,
     pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
     pub upgrades: UpgradesConfig,

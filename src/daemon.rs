@@ -72,6 +72,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_jobs::part::JobsPart;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_membership::config::MembershipConfig;
 use ledge_membership::part::MembershipPart;
@@ -400,6 +401,8 @@ impl DaemonApp {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
+        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, config.http.max_body_bytes);
+        parts.extend(jobs.map(|jobs| Arc::new(jobs) as Arc<dyn Subsystem>));
         let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
         let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
@@ -547,6 +550,7 @@ fn stores(config: &Config) -> Vec<StoreFolder> {
         store("audit", &config.audit.path, config.audit.min_free_mb << 20),
         store("features", &config.features.path, config.features.min_free_mb << 20),
         store("updates", &config.updates.path, config.updates.min_free_mb << 20),
+        store("jobs", &config.jobs.path, config.jobs.min_free_mb << 20),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
+    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, jobs, join, keys, models, mqtt,
     restore, serve, tls, top, tune, update, upgrade,
 };
 
@@ -13,6 +13,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Jobs(args) => jobs::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),

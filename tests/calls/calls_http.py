@@ -79,6 +79,11 @@ GET /cameras/{camera}/picture
 GET /egress
 GET /alerts
 GET /inboxes
+GET /jobs
+POST /jobs
+GET /jobs/{id}
+GET /jobs/{id}/result
+POST /jobs/{id}/remove
 POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json
