@@ -10,6 +10,7 @@
 //! * `findings.rs` - findings about this box, as the daemon itself sees it
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
+//! * `capacity.rs` - capacity as a part of the daemon, connected to the models, the cameras and the disks
 //! * `inboxes.rs` - inboxes as a part of the daemon, connected to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
@@ -30,6 +31,7 @@
 mod alerts;
 mod audit;
 mod cameras;
+mod capacity;
 mod configuration_change;
 mod console;
 mod findings;
@@ -392,6 +394,7 @@ impl DaemonApp {
             )),
             Arc::new(audit),
             Arc::new(self.serving.clone()),
+            Arc::new(capacity::capacity(&self.config, &self.serving, cameras)),
         ];
         if !self.config.grpc.listen.is_empty() {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());

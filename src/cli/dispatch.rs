@@ -3,7 +3,7 @@
 use super::verbs::{Cli, Command};
 use super::{
     Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
-    restore, serve, tls, top, tune, update, upgrade,
+    restore, room, serve, sizing, tls, top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -14,6 +14,8 @@ impl Cli {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
+            Command::Room(args) => room::run(globals, &args, out),
+            Command::Sizing(args) => sizing::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use super::{
     GlobalArgs, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, restore,
-    serve, tls, top, tune, update, upgrade,
+    room, serve, sizing, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -27,6 +27,8 @@ Examples:
   ledge serve --set http.listen=127.0.0.1:9000  use another address, for this start only
   ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
   ledge top                                     show the activity of a running server
+  ledge room                                    show how much more work the box can take
+  ledge sizing --cameras 12 --documents 300/day tell which box a load needs
   ledge models list                             list the models and their versions
   ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
   ledge features list                           list the feature views with their row counts
@@ -63,6 +65,13 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
+    /// Show how much more work the box of a running server can take, and what runs out first.
+    ///
+    /// By the work of the last minutes: the CPU time that each call, document and camera picture took. Room is for more
+    /// of one kind next to all other work as it is.
+    Room(room::RoomArgs),
+    /// Tell which box a load needs, before there is one: by figures of a reference processor.
+    Sizing(sizing::SizingArgs),
     /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
