@@ -121,7 +121,7 @@ class Clocks(Joining):
         self.member("shop-7")
         with self.at(70 * DAY):
             self.assertIsNone(self.row("shop-7")["note"])
-        with self.at(80 * DAY):
+        with self.at(79.5 * DAY):
             self.assertIn("has not renewed its certificate, which ends in 10 d", self.row("shop-7")["note"])
 
     def test_a_clock_of_1970_issues_nothing_and_removes_nothing(self):

@@ -224,8 +224,9 @@ class Machine(unittest.TestCase):
 
         said = self.root("/opt/ledge-platform/bin/ledge-platform", "doctor")
         doubts = [line.split(":")[0] for line in said.splitlines() if not line.startswith("ok")]
-        self.assertEqual(doubts, [f"warning  {self.stick} has offline keys, on the disk of this machine", "warning  systemd does not run here",
-                                  "nothing is wrong, 2 warnings"])
+        # How full this machine's own disk is, is not of this test.
+        doubts = [line for line in doubts[:-1] if "free on the disk" not in line]
+        self.assertEqual(doubts, [f"warning  {self.stick} has offline keys, on the disk of this machine", "warning  systemd does not run here"])
 
         # A folder that root made is in the way of timers, until `init` corrects it.
         self.root("mkdir", "-p", "/srv/ledge/targets/models/by-root")

@@ -312,6 +312,7 @@ class RealBox(Platform):
         box = self.box()
         status, text = self.check(box)
         self.assertEqual(status, 0, text)
+        self.until(lambda: "models" in self.trusted(box))
         before = self.trusted(box)
         self.assertEqual((before["root"], before["targets"], before["models"]), (2, 3, 3), before)
 
