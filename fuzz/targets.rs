@@ -1,6 +1,7 @@
 //! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the
 //! other tests, where each has its seeds.
 
+use ledge::drift::encoding::fuzz_watch;
 use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;
 use ledge::features::{fuzz as features, journal, snapshot};
@@ -16,6 +17,7 @@ pub type Run = fn(&[u8]) -> bool;
 
 /// Every parser of foreign bytes.
 pub const TARGETS: &[(&str, Run)] = &[
+    ("account_month", ledge::accounts::fuzz_stored),
     // Requests.
     ("json", ledge::protocol::fuzz::fuzz_json),
     ("binary", ledge::protocol::fuzz::fuzz_binary),
@@ -78,6 +80,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("audit_path", ledge::audit::fuzz::fuzz_audit_path),
     ("audit_checkpoint", ledge::audit::fuzz::fuzz_audit_checkpoint),
     ("audit_proof", ledge::audit::fuzz::fuzz_audit_proof),
+    ("audit_certificate", ledge::audit::fuzz::fuzz_audit_certificate),
     // The disk of this box.
     ("trusted_files", trust::fuzz_trusted_files),
     ("key_store", fuzz_keys),
@@ -97,6 +100,10 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),
     ("window", fuzz_window),
+    ("history_record", ledge::history::fuzz::fuzz_history_record),
+    ("history_query", ledge::history::fuzz::fuzz_history_query),
+    ("anomaly_state", ledge::anomaly::fuzz_anomaly_state),
+    ("drift_watch", fuzz_watch),
 ];
 
 /// The target of this name.

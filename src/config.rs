@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledge_accounts::config::{AccountsConfig, BudgetsConfig, ObjectivesConfig};
 use ledge_alerts::config::AlertsConfig;
 use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
@@ -18,10 +19,12 @@ use ledge_base::telemetry::logging::LogConfig;
 use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge_console::config::ConsoleConfig;
+use ledge_drift::config::DriftConfig;
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_grpc::config::GrpcConfig;
+use ledge_history::config::HistoryConfig;
 use ledge_http::config::HttpConfig;
 use ledge_http::document_intelligence::config::DocumentsConfig;
 use ledge_http::openai::config::OpenAiConfig;
@@ -87,12 +90,14 @@ pub struct Config {
     pub openai: OpenAiConfig,
     pub documents: DocumentsConfig,
     pub console: ConsoleConfig,
+    pub history: HistoryConfig,
     pub access: AccessConfig,
     pub repository: RepositoryConfig,
     pub runtimes: RuntimesConfig,
     pub serving: ServingConfig,
     pub response_cache: ResponseCacheConfig,
     pub quota: QuotaConfig,
+    pub drift: DriftConfig,
     pub features: FeaturesConfig,
     pub egress: EgressConfig,
     pub audit: AuditConfig,
@@ -107,11 +112,17 @@ pub struct Config {
     pub alert: AlertsConfig,
     #[serde(skip_serializing_if = "InboxesConfig::is_empty")]
     pub inbox: InboxesConfig,
+    pub accounts: AccountsConfig,
+    #[serde(skip_serializing_if = "BudgetsConfig::is_empty")]
+    pub budget: BudgetsConfig,
+    #[serde(skip_serializing_if = "ObjectivesConfig::is_empty")]
+    pub objective: ObjectivesConfig,
     pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
     pub upgrades: UpgradesConfig,
     pub catalogue: CatalogueConfig,
     pub state: StateConfig,
+    pub retention: RetentionConfig,
     pub shutdown: ShutdownConfig,
     pub control: ControlConfig,
 }
@@ -130,6 +141,25 @@ impl ConfigSection for StateConfig {
         config_path::resolve(&mut self.path, root);
     }
 }
+
+/// The section `[retention]`: how long data is kept, by its purpose. Rows of features end by the ttl of their view, and
+/// the keys of tags of the audit log by `audit.keep_tag_keys_days`. No picture of a camera is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// The days after which files in the folders of done and failed files of inboxes are removed; 0: never.
+    #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
+    pub inbox_days: u64,
+}
+
+impl RetentionConfig {
+    /// The moment before which files of inboxes have ended, in milliseconds since the Unix epoch; `None`: never.
+    pub fn inbox_limit_ms(&self, now_ms: u64) -> Option<u64> {
+        (self.inbox_days > 0).then(|| now_ms.saturating_sub(self.inbox_days.saturating_mul(86_400_000)))
+    }
+}
+
+impl ConfigSection for RetentionConfig {}
 
 impl ConfigSection for ShutdownConfig {}
 

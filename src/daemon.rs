@@ -10,6 +10,8 @@
 //! * `findings.rs` - findings about this box, as the daemon itself sees it
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
+//! * `report.rs` - the report of a month as a part of the daemon, connected to the configuration
+//! * `daily.rs` - the traffic that left the box, recorded once a day, and the end of data by `[retention]`
 //! * `inboxes.rs` - inboxes as a part of the daemon, connected to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
@@ -32,6 +34,7 @@ mod audit;
 mod cameras;
 mod configuration_change;
 mod console;
+mod daily;
 mod findings;
 pub mod formats;
 mod health;
@@ -40,6 +43,7 @@ mod messaging;
 mod notify;
 pub mod own_sandbox;
 mod rekey;
+mod report;
 mod serving_core;
 mod standalone;
 mod updates;
@@ -53,6 +57,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use ledge_accounts::Accounts;
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
@@ -61,12 +66,14 @@ use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
+use ledge_drift::Drift;
 use ledge_egress::{Egress, EgressCountsKeeper};
 use ledge_engine::backend::Runtime;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_grpc::part::GrpcPart;
+use ledge_history::{History, HistoryPart};
 use ledge_http::{self as http, StoreFolder};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
@@ -400,18 +407,42 @@ impl DaemonApp {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
-        let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
+        let history = History::open(&config.history);
+        let drift = self.drift();
+        parts.extend(drift.clone().map(|drift| Arc::new(drift) as Arc<dyn Subsystem>));
+        let findings =
+            findings::source(config, repository, cameras, messages, routers, (&self.sandbox, &history, drift));
         let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
+        let accounts =
+            Accounts::open(&config.accounts, &config.budget, &config.objective, &self.environment, &self.serving);
+        self.serving.usage().give_to(accounts.iter().map(Accounts::sink).collect());
+        parts.extend(accounts.map(|accounts| Arc::new(accounts) as Arc<dyn Subsystem>));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
+        parts.push(Arc::new(HistoryPart::new(
+            history,
+            config.history.clone(),
+            self.serving.clone(),
+            self.authenticator.clone(),
+            self.environment.shutdown.clone(),
+        )));
+        parts.push(Arc::new(report::report(config)));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
         }
         Ok(parts)
+    }
+
+    /// The watch on what models get and give, where the configuration has not turned it off.
+    fn drift(&self) -> Option<Drift> {
+        let (config, PartEnvironment { state, audit, .. }) = (&self.config.drift, &self.environment);
+        let drift = config.enabled.then(|| Drift::open(config, state, self.serving.repository(), audit))?;
+        self.serving.observe_calls_by(Arc::new(drift.clone()));
+        Some(drift)
     }
 
     fn spawn(self) -> anyhow::Result<(AuditWriterThread, DaemonHealth)> {
@@ -426,6 +457,13 @@ impl DaemonApp {
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
+        let daily = daily::DailyTask {
+            config: config.clone(),
+            counts: counts.clone(),
+            features: serving.features().clone(),
+            audit: audit.clone(),
+        };
+        shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));
         let memory = serving.memory().clone();
         std::thread::Builder::new().name("memory".to_owned()).spawn(move || memory.return_released())?;

@@ -3,6 +3,7 @@
 //! Files of `findings/`:
 //! * `machine.rs` - the CPU, the limits on this process, memory and disk
 //! * `access.rs` - a way in for at least one caller, and the store of API keys
+//! * `retention.rs` - data that `[retention]` should have removed
 //! * `cameras.rs` - the states of cameras, and the models that they need
 //!
 //! The findings of a part are in its own crate.
@@ -10,9 +11,11 @@
 mod access;
 mod cameras;
 mod machine;
+mod retention;
 
 use std::path::Path;
 
+use ledge_base::clock;
 use ledge_listener::doctor;
 use ledge_part::check::Finding;
 use ledge_part::section::DoctorContext;
@@ -45,6 +48,10 @@ pub fn findings(config: &Config, seeker: FindingsRunner, ask_daemon: &dyn Fn(&st
     };
     let mut checks = machine::checks(config, Path::new("/"));
     checks.push(access::check(config));
+    if seeker == FindingsRunner::Command {
+        // It lists the folders of inboxes, which may be on a share that hangs: not from within the daemon.
+        checks.extend(retention::check(config, clock::unix_millis()));
+    }
     checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
     if !config.http.serves_tls() {
         checks.extend(doctor::tls("grpc tls", &config.tls_source()));

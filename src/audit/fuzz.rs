@@ -3,8 +3,10 @@
 
 use std::sync::LazyLock;
 
+use ledge_service::audit_event::erasure::ErasureStatement;
 use tlog_tiles::{Hash, node_hash, record_hash};
 
+use super::certificate::ErasureCertificate;
 use super::key::{AuditKey, SignedCheckpoint};
 use super::layout::{TilePath, entries, push_entry, whole_entries};
 use super::proof::InclusionProof;
@@ -38,6 +40,25 @@ pub fn audit_checkpoint_seed() -> Vec<u8> {
 /// A proof that holds.
 pub fn audit_proof_seed() -> Vec<u8> {
     GENUINE.proof.to_bytes()
+}
+
+/// A certificate of erasure that is valid.
+pub fn audit_certificate_seed() -> Vec<u8> {
+    let view = r#"{"name":"v","records":1,"earliest":"2026-01-01T00:00:00Z","latest":"2026-01-01T00:00:00Z"}"#;
+    let (salt, hash) = ("00".repeat(32), "11".repeat(32));
+    let statement = format!(
+        r#"{{"form":"ledge.erasure/1","salt":"{salt}","entity_sha256":"{hash}","records":1,"feature_views":[{view}]}}"#
+    );
+    let record = format!(
+        r#"{{"v":1,"seq":0,"ts":"2026-01-01T00:00:00Z","actor":{{"kind":"local"}},"event":{{"action":"feature_entity_erased","records":1,"views":1,"statement":"{}"}}}}"#,
+        ErasureStatement::hash_of(&statement)
+    );
+    let record = record.into_bytes();
+    let checkpoint = GENUINE.key.sign("ledge.audit/box-1/1", 1, record_hash(&record));
+    let checkpoint = checkpoint.unwrap_or_else(|error| unreachable!("{error}")).note;
+    let proof = InclusionProof { record, index: 0, hashes: Vec::new(), checkpoint }.to_bytes();
+    let proof = String::from_utf8_lossy(&proof).into_owned();
+    ErasureCertificate::new(statement, proof, GENUINE.key.verifier_key().to_owned()).to_bytes()
 }
 
 /// Reads a bundle of records; true when it is whole. Written again it has the same bytes, and a cut one keeps its whole
@@ -106,5 +127,18 @@ pub fn fuzz_audit_proof(data: &[u8]) -> bool {
     let is_genuine = (&proof.record, proof.index, &proof.hashes) == (&genuine.record, 1, &genuine.hashes)
         && SignedCheckpoint::open(&proof.checkpoint, GENUINE.key.verifier_key()).is_ok();
     assert_eq!(proof.check(GENUINE.key.verifier_key()).is_ok(), is_genuine);
+    true
+}
+
+/// Reads a certificate of erasure; true when it has the form of one. Written again it has the same bytes, and it is valid
+/// only as it was made.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn fuzz_audit_certificate(data: &[u8]) -> bool {
+    let Ok(certificate) = ErasureCertificate::parse(data) else { return false };
+    assert_eq!(certificate.to_bytes(), data);
+    let is_genuine = data == audit_certificate_seed();
+    assert_eq!(certificate.check(GENUINE.key.verifier_key()).is_ok(), is_genuine);
     true
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -16,15 +17,19 @@ use ledge_part::route::needs::{AUDIT, VIEW};
 use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::Serialize;
 
+use crate::certificate;
+use crate::files::AuditLogFiles;
 use crate::layout::{self, TilePath};
 use crate::local::LocalAuditLog;
-use crate::status::{AuditState, AuditStatus, AuditSyncStatus, LiveCopyStatus};
+use crate::proof::{InclusionProof, ProofError};
+use crate::status::{AuditState, AuditStatus, AuditSyncStatus, LiveCopyStatus, PublishedCheckpoint};
 
 /// The routes of the audit log.
 pub const ROUTES: &[Route<AuditHttpState>] = &[
     Route::get("/audit/status", VIEW, || get(status)),
     Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).scope(RouteScope::Box),
     Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).scope(RouteScope::Box),
+    Route::get("/audit/erasures/{statement}", AUDIT, || get(erasure)).scope(RouteScope::Box),
 ];
 
 /// The state of the routes.
@@ -141,6 +146,73 @@ async fn tile(State(served): State<AuditHttpState>, PathParts(path): PathParts) 
         )
     })?;
     Ok(file(found, "application/octet-stream", "max-age=31536000, immutable"))
+}
+
+/// The longest time that a record may take to be signed. The box signs once a second, and after an erasure at once.
+const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Serialize)]
+struct ErasureProofDocument {
+    /// The number of the log.
+    log: u32,
+    /// The number of the record in it.
+    record: u64,
+    /// The proof of the record, as `ledge audit prove` writes it.
+    proof: String,
+    verifier_key: String,
+}
+
+/// `GET /audit/erasures/{statement}`: the proof of the record of an erasure, by the SHA-256 of its statement. The
+/// record must be in the log that is being written.
+async fn erasure(State(served): State<AuditHttpState>, PathParts(path): PathParts) -> Result<Response, ApiError> {
+    let hash = path.get("statement").cloned().unwrap_or_default();
+    if hash.len() != 64 || !hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(not_found("no such statement: expected its SHA-256 in 64 hexadecimal digits"));
+    }
+    let mut heads = served.state.heads();
+    let until = tokio::time::Instant::now() + SIGNATURE_TIMEOUT;
+    // The log, and the number of its records that were searched.
+    let mut searched = (0, 0);
+    loop {
+        let head = heads.borrow_and_update().clone();
+        if let Some(head) = head {
+            let from = if searched.0 == head.generation { searched.1 } else { 0 };
+            if let Some(proof) = erasure_in(&served, &head, from, hash.clone()).await? {
+                let (log, record) = (head.generation, proof.index);
+                let proof = String::from_utf8_lossy(&proof.to_bytes()).into_owned();
+                let verifier_key = served.state.status().verifier_key;
+                return Ok(json(&ErasureProofDocument { log, record, proof, verifier_key }));
+            }
+            searched = (head.generation, head.checkpoint.size);
+        }
+        if !matches!(tokio::time::timeout_at(until, heads.changed()).await, Ok(Ok(()))) {
+            return Err(not_found("no signed record of the current log has the hash of this statement"));
+        }
+    }
+}
+
+/// The proof of the record of an erasure, if it is among the records of a signed head from `from` on.
+async fn erasure_in(
+    served: &AuditHttpState,
+    head: &PublishedCheckpoint,
+    from: u64,
+    hash: String,
+) -> Result<Option<InclusionProof>, ApiError> {
+    let files = AuditLogFiles::Local(LocalAuditLog::open(&layout::log_folder(&served.folder, head.generation)));
+    let (runtime, checkpoint) = (tokio::runtime::Handle::current(), head.checkpoint.clone());
+    let proving = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            match certificate::record_of(&files, from, checkpoint.size, &hash).await? {
+                Some(seq) => InclusionProof::make(&files, &checkpoint, seq).await.map(Some),
+                None => Ok(None),
+            }
+        })
+    });
+    let failed = |reason: String| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the audit log cannot be read: {reason}"))
+    };
+    let proof: Result<Option<InclusionProof>, ProofError> = proving.await.map_err(|error| failed(error.to_string()))?;
+    proof.map_err(|error| failed(error.to_string()))
 }
 
 /// The log of the generation in the path. It need not exist.

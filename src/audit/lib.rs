@@ -50,6 +50,7 @@
 //! * `verify.rs` - verification of a whole log in one pass, with the verifier key only
 //! * `verify/` - `walk.rs` reads the log, `tree.rs` computes its tree, `findings.rs` and `summary.rs` report
 //! * `proof.rs` - proof that one record is in a log
+//! * `certificate.rs` - the certificate of an erasure: its statement, with the proof of its record
 //! * `sealed.rs` - the keys of the log, encrypted again under another master key
 //! * `config.rs` - `[audit]`
 //! * `part.rs` - the log as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and
@@ -90,6 +91,7 @@
 //! 6. `sync/` sends tiles and then the checkpoint to the platform.
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod config;
 mod doctor;
 pub mod files;

@@ -172,6 +172,7 @@ mod tests {
     use ledge_service::audit_event::inference::CallOutcome;
     use ledge_service::audit_event::{GoldenFallback, PreviousLog};
 
+    #[expect(clippy::too_many_lines, reason = "a line for each field of each event")]
     fn every_event() -> Vec<AuditEvent> {
         let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());
         let tag = TagKey::new(3, [1; 32]).of_text("x");
@@ -224,6 +225,17 @@ mod tests {
             AuditEvent::FeatureStoreDamaged,
             AuditEvent::FeatureStoreRestored { records: 5 },
             AuditEvent::FeatureStoreBackedUp { feature_view: Some("v".into()) },
+            AuditEvent::EgressCounted {
+                destination: "a:443".into(),
+                region: "eu".into(),
+                since_ms: 1,
+                connections: 2,
+                sent: [("audit".into(), 7)].into(),
+                received: 3,
+            },
+            AuditEvent::RetentionEnforced { removed: [("inbox_files".into(), 7)].into(), failed: 1 },
+            AuditEvent::FeatureEntityErased { records: 2, views: 1, statement: Some("ab".into()) },
+            AuditEvent::FeatureEntityDisclosed { records: 2, views: 1, entity: Some(tag) },
             AuditEvent::MetadataAccepted { role: "root".into(), version: 1 },
             AuditEvent::MetadataRefused { cause: "rollback".into() },
             AuditEvent::MetadataDamaged,
@@ -236,6 +248,7 @@ mod tests {
                 cause: Some("latency".into()),
             },
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
+            AuditEvent::DriftReferenceFixed { model: model(), version: version(), origin: "learnt".into() },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),
@@ -256,6 +269,7 @@ mod tests {
             },
             AuditEvent::KeyStoreDamaged,
             AuditEvent::ClockJumped { by_ms: -5000 },
+            AuditEvent::BudgetReached { budget: "shop".into(), month: "2026-12".into(), what: "whole".into() },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },
             AuditEvent::RecordsLost { cause: "queue".into(), since_ms: 1, calls: 2, events: 3 },
             AuditEvent::RecordsPruned { below: 256, synced: true },

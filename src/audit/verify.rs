@@ -19,7 +19,7 @@ use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
 use findings::{LogFinding, LogFindingKind, LogFindings};
 use summary::LogSummary;
-use walk::{ExpectedRootHash, LogWalk, RootHashSource};
+use walk::{EachRecord, ExpectedRootHash, LogWalk, RootHashSource};
 
 /// The most records in a log: a box that writes a million a second would need 2,000 years for them.
 pub const RECORDS_MAX: u64 = 1 << 56;
@@ -83,20 +83,45 @@ impl LogVerificationReport {
     }
 }
 
+/// A record that was read while its log is verified. What is wrong with it, or with its log, is in the report.
+#[derive(Debug, Clone, Copy)]
+pub struct VisitedRecord<'r> {
+    /// The index of its log among those to verify.
+    pub place: usize,
+    pub record: &'r AuditRecord,
+    /// False for a record after the head, which is not signed yet.
+    pub is_signed: bool,
+}
+
+/// Gets each record, in the order of the logs.
+type RecordVisitor<'v> = &'v mut (dyn FnMut(VisitedRecord<'_>) + Send);
+
 /// Verifies logs. `earlier` is a checkpoint that fits one of the keys: the log of its origin must contain it.
 pub async fn verify(
     places: &[LogToVerify],
     scope: VerifyScope,
     earlier: Option<&SignedCheckpoint>,
 ) -> Result<Vec<LogVerificationReport>, AuditFilesError> {
+    verify_each(places, scope, earlier, &mut |_| {}).await
+}
+
+/// As [`verify`], with a visitor that gets each record in the same pass.
+pub async fn verify_each(
+    places: &[LogToVerify],
+    scope: VerifyScope,
+    earlier: Option<&SignedCheckpoint>,
+    visitor: RecordVisitor<'_>,
+) -> Result<Vec<LogVerificationReport>, AuditFilesError> {
     let mut reports: Vec<LogVerificationReport> = Vec::new();
     let mut next = places.iter().skip(1);
-    for place in places {
+    for (index, place) in places.iter().enumerate() {
         let follower = match next.next() {
             Some(place) => previous_of(&place.files).await?,
             None => None,
         };
-        reports.push(verify_log(place, earlier, follower.as_ref()).await?);
+        let mut of_log =
+            |record: &AuditRecord, is_signed: bool| visitor(VisitedRecord { place: index, record, is_signed });
+        reports.push(verify_log(place, earlier, follower.as_ref(), &mut of_log).await?);
     }
 
     let origins: BTreeSet<String> = reports.iter().filter_map(|report| report.origin.clone()).collect();
@@ -134,6 +159,7 @@ async fn verify_log(
     place: &LogToVerify,
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
+    each: EachRecord<'_>,
 ) -> Result<LogVerificationReport, AuditFilesError> {
     let LogToVerify { files, generation, keys } = place;
     let mut report = LogVerificationReport {
@@ -161,7 +187,7 @@ async fn verify_log(
     if let Some((checkpoint, key)) = opened {
         let points = points(&checkpoint, earlier, follower, files, &mut findings);
         let contains = earlier.filter(|earlier| earlier.origin == checkpoint.origin).map(|earlier| earlier.size);
-        let walk = LogWalk::new(files, checkpoint.size, points, findings);
+        let walk = LogWalk::new(files, checkpoint.size, points, findings, each);
         let walked = walk.finish(checkpoint.root).await?;
         (report.origin, report.verifier_key) = (Some(checkpoint.origin), Some(key));
         (report.size, report.root) = (checkpoint.size, Some(checkpoint.root));

@@ -30,7 +30,7 @@ const ENTRY_READS_MAX: usize = 1_000_000;
 const MAX_DEPTH: usize = 64;
 
 /// The longest message and key shown, in characters: a key may be the whole file.
-const SHOWN_CHARS_MAX: usize = 400;
+const SHOWN_CHARS_MAX: usize = 800;
 
 /// One mistake in a TOML text.
 #[derive(Debug, Clone, PartialEq, Eq)]

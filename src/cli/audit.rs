@@ -1,5 +1,6 @@
 //! `ledge audit`: shows, verifies and proves records of the audit log.
 
+mod certificate;
 mod egress;
 mod filter;
 mod forget;
@@ -8,6 +9,7 @@ mod logs;
 mod prove;
 mod records;
 mod show;
+pub(in crate::cli) mod subject;
 mod tail;
 mod verify;
 
@@ -38,6 +40,10 @@ pub enum AuditCommand {
     Prove(prove::ProveArgs),
     /// Check a proof of `ledge audit prove`, and print the record. Needs neither the log nor a network.
     Check(prove::ProofCheckArgs),
+    /// Check a certificate of `ledge features erase`, and print what was erased. Needs neither the box nor a network.
+    ///
+    /// Exit codes: 0 the certificate is valid; 5 it is not, or it is that of another entity; 1 it could not be read.
+    VerifyCertificate(certificate::VerifyCertificateArgs),
     /// Print records, the oldest first.
     Show(show::AuditShowArgs),
     /// Print the last records, and with --follow new ones as they are written.
@@ -66,6 +72,7 @@ Examples:
   ledge audit tail --follow
   ledge audit prove 4711 --out 4711.tlog-proof
   ledge audit check 4711.tlog-proof --key box-1.vkey
+  ledge audit verify-certificate anna.erasure --key box-1.vkey
   ledge audit egress                                    show what this box can send, and what it has sent
 
 The log cannot show events that were never written to it. It counts those that were lost before they were written.";
@@ -76,6 +83,7 @@ pub fn run(globals: &GlobalArgs, args: &AuditArgs, out: &mut Output) -> anyhow::
         AuditCommand::Verify(args) => verify::run(globals, args, out),
         AuditCommand::Prove(args) => prove::run(globals, args, out),
         AuditCommand::Check(args) => prove::check(globals, args, out),
+        AuditCommand::VerifyCertificate(args) => certificate::run(globals, args, out),
         AuditCommand::Show(args) => show::run(globals, args, out),
         AuditCommand::Tail(args) => tail::run(globals, args, out),
         AuditCommand::Key => key::run(globals, out),

@@ -2,8 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
-    restore, serve, tls, top, tune, update, upgrade,
+    Exit, Output, accounts, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models,
+    mqtt, report, restore, serve, tls, top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -14,6 +14,7 @@ impl Cli {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
+            Command::Accounts(args) => accounts::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),
@@ -21,6 +22,7 @@ impl Cli {
             Command::Backup(args) => backup::run(globals, &args, out),
             Command::Restore(args) => restore::run(globals, &args, out),
             Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Report(args) => report::run(globals, &args, out),
             Command::Tls(args) => tls::run(globals, &args, out),
             Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Join(args) => join::run(globals, &args, out),

@@ -13,15 +13,18 @@ mod parquet;
 mod push;
 mod rows;
 pub(in crate::cli) mod show;
+mod subject;
 mod table;
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use ledge_service::audit_event::erasure::EntityNaming;
 
 use super::server::ServerArgs;
 use super::{Exit, GlobalArgs, Output, block_on};
 use daemon::DaemonClient;
+use subject::WantedCertificate;
 use table::RowsFormat;
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -118,6 +121,36 @@ pub enum FeaturesCommand {
         /// The join keys of the entity, with their values.
         #[arg(value_name = "KEY=VALUE", required = true)]
         entity: Vec<String>,
+        /// Write a certificate of the erasure for the person concerned into this file, which must not exist.
+        ///
+        /// It has what was erased, the record of the audit log with its proof, and the verifier key. Anyone can check
+        /// it without this box: `ledge audit verify-certificate`.
+        #[arg(long, value_name = "FILE")]
+        certificate: Option<PathBuf>,
+        /// Name the entity in the certificate. Otherwise the certificate has a hash, which only a person who knows the
+        /// entity can check.
+        #[arg(long, requires = "certificate")]
+        name_entity: bool,
+    },
+    /// Complete the certificate of an erasure, when the server or the connection failed after the erasure.
+    Certificate {
+        /// The file with the statement, which `ledge features erase` left.
+        statement: PathBuf,
+        /// The certificate to write.
+        file: PathBuf,
+    },
+    /// Show everything that this box has on one entity: its rows in every feature view, also those in the journal, and
+    /// the records of the audit log that have its tag.
+    ///
+    /// The disclosure itself is recorded in the audit log. Run it on the box as root or as the user ledge, who may read
+    /// the audit log.
+    Disclose {
+        /// The join keys of the entity, with their values.
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        entity: Vec<String>,
+        /// Leave out the audit log, for another box than this one.
+        #[arg(long)]
+        no_audit: bool,
     },
     /// Write the rows of a feature view to a file: join keys, features (without aggregations), and the event time.
     Export {
@@ -159,7 +192,9 @@ Examples:
   ledge features backup /mnt/usb/features.ledge
   ledge features backup features.ledge.age --to age1…
   ledge features restore /mnt/usb/features.ledge
+  ledge features disclose machine_id=press-7
   ledge features erase machine_id=press-7
+  ledge features erase customer_id=1001 --certificate 1001.erasure
   ledge features export sensors sensors.parquet
   ledge features import sensors history.csv";
 
@@ -188,7 +223,17 @@ pub fn run(globals: &GlobalArgs, args: &FeaturesArgs, out: &mut Output) -> anyho
                 let with = backup::identity(identity.as_deref(), passphrase_file.as_deref())?;
                 backup::restore(&mut daemon, file, with, json, out).await?;
             }
-            FeaturesCommand::Erase { entity } => show::erase(&mut daemon, entity, json, out).await?,
+            FeaturesCommand::Erase { entity, certificate, name_entity } => {
+                let naming = if *name_entity { EntityNaming::Named } else { EntityNaming::Hashed };
+                let wanted = certificate.as_deref().map(|file| WantedCertificate { file, naming });
+                subject::erase(&mut daemon, entity, wanted, json, out).await?;
+            }
+            FeaturesCommand::Certificate { statement, file } => {
+                subject::certificate(&mut daemon, statement, file, out).await?;
+            }
+            FeaturesCommand::Disclose { entity, no_audit } => {
+                subject::disclose(globals, &mut daemon, entity, !no_audit, json, out).await?;
+            }
             FeaturesCommand::Export { view, file, format, force } => {
                 export::run(&mut daemon, view, file, *format, *force, json, out).await?;
             }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
+pub mod accounts;
 pub mod assets;
 pub mod audit;
 pub mod backup;
@@ -23,6 +24,7 @@ pub mod mqtt;
 mod output;
 mod owner;
 mod progress;
+pub mod report;
 pub mod restore;
 pub mod serve;
 mod server;

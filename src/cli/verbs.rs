@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt, restore,
-    serve, tls, top, tune, update, upgrade,
+    GlobalArgs, accounts, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
+    report, restore, serve, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -36,12 +36,13 @@ Examples:
   ledge join shop-7.join                        make this box a member of a platform
   ledge backup /mnt/nas/till-7.ledge            back up the whole box
   ledge audit verify                            verify that the audit log is complete and unchanged
+  ledge report --month 2026-11 --out nov.html   write the report of a month, to print
   ledge tls show                                show the certificate for https://
   ledge config show                             show the settings in effect and where they were set
 
 Exit codes:
   0 done   1 failed   2 wrong usage   78 wrong configuration   130 interrupted
-  also of `audit verify` and `audit check`: 3 something is missing   4 two histories of one log   5 tampered with";
+  also of `audit verify`, `audit check` and `report`: 3 something is missing   4 two histories of one log   5 tampered with";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -63,6 +64,8 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
+    /// Show what callers used in a month: calls, CPU time, bytes, energy and cost, by model.
+    Accounts(accounts::AccountsArgs),
     /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
@@ -96,6 +99,10 @@ pub enum Command {
     Restore(restore::RestoreArgs),
     /// Read the audit log: show it, verify it, prove that a record is in it.
     Audit(audit::AuditArgs),
+    /// Write the report of a month: what ran, who asked, what left the box, with its evidence in the audit log.
+    ///
+    /// The audit log of this box is verified while it is read, and each number names its records. Months are in UTC.
+    Report(report::ReportArgs),
     /// Show the certificate that callers over https:// see.
     Tls(tls::TlsArgs),
     /// Create and change master keys, and show what is encrypted with which.

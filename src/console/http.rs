@@ -1,7 +1,6 @@
 //! The routes of the console. Those of API keys are in `keys.rs`.
 
 use axum::extract::State;
-use axum::http::Uri;
 use axum::response::Response;
 use axum::routing::get;
 use ledge_identity::access::Permission;
@@ -9,9 +8,8 @@ use ledge_part::api_error::ApiError;
 use ledge_part::route::needs::{PUBLIC, VIEW};
 use ledge_part::route::{Route, RouteScope};
 
-use crate::figures::after_of;
 use crate::state::ConsoleHttpState;
-use crate::{access, egress, findings, live, models, page, roles};
+use crate::{access, egress, findings, models, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
@@ -23,17 +21,9 @@ pub const ROUTES: &[Route<ConsoleHttpState>] = &[
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
     Route::get("/roles", ANY_ROLE, || get(roles::roles)),
     Route::get("/models", VIEW, || get(models::models)).scope(RouteScope::Listed),
-    Route::get("/figures", VIEW, || get(figures)).scope(RouteScope::Box),
-    Route::get("/figures/live", VIEW, || get(live::live)).scope(RouteScope::Box).caller(),
     Route::get("/findings", VIEW, || get(findings)).scope(RouteScope::Box),
     Route::get("/egress", VIEW, || get(egress::egress)).scope(RouteScope::Box),
 ];
-
-/// `GET /figures`.
-async fn figures(State(console): State<ConsoleHttpState>, uri: Uri) -> Result<Response, ApiError> {
-    let after_ms = after_of(uri.query().unwrap_or_default())?;
-    Ok(console.figures.answer(after_ms))
-}
 
 /// `GET /findings`.
 async fn findings(State(console): State<ConsoleHttpState>) -> Result<Response, ApiError> {

@@ -1,4 +1,6 @@
-//! `GET /models`: every model and version with its state and its figures, in one answer.
+//! `GET /models`: every model and version with its state and its statistics, in one answer.
+
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
@@ -51,10 +53,15 @@ impl ModelRow {
             runtime: live.map(|live| live.runtime().as_str()),
             calls: counters.as_ref().map(|counters| counters.success.count + counters.fail.count),
             failed: counters.as_ref().map(|counters| counters.fail.count),
-            mean_s: answered.map(|success| success.time.div_f64(crate::readings::whole(success.count)).as_secs_f64()),
+            mean_s: answered.map(|success| mean_of(success.time, success.count)),
             memory_bytes: live.and_then(LoadedModel::memory_bytes),
         }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+fn mean_of(time: Duration, count: u64) -> f64 {
+    time.as_secs_f64() / count as f64
 }
 
 /// `GET /models`.

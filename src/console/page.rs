@@ -40,6 +40,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("plot.js", JAVASCRIPT, include_str!("page/plot.js")),
     ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("try.js", JAVASCRIPT, include_str!("page/try.js")),
+    ("report.js", JAVASCRIPT, include_str!("page/report.js")),
     ("updates.js", JAVASCRIPT, include_str!("page/updates.js")),
     ("verify.js", JAVASCRIPT, include_str!("page/verify.js")),
     ("zones.js", JAVASCRIPT, include_str!("page/zones.js")),

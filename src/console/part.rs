@@ -13,13 +13,11 @@ use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
-use crate::figures::{self, FigureHistory};
 use crate::findings::ConsoleFindings;
 use crate::http::ROUTES;
 use crate::keys::{self, KeysHttpState};
 use crate::page;
-use crate::readings::FigureReader;
-use crate::state::{ConsoleHttpState, EgressSource, EventStreamLimiter};
+use crate::state::{ConsoleHttpState, EgressSource};
 
 /// The console.
 #[derive(Debug)]
@@ -45,8 +43,6 @@ impl ConsolePart {
             has_broker,
             serving,
             authenticator,
-            figures: FigureHistory::default(),
-            listeners: EventStreamLimiter::default(),
             findings: ConsoleFindings::new(findings),
             egress,
             shutdown,
@@ -69,11 +65,9 @@ impl Subsystem for ConsolePart {
         [bind(ROUTES, &self.state), bind(keys::ROUTES, &keys)].concat()
     }
 
-    /// Starts the task that keeps the figures, and prepares the page.
+    /// Prepares the page.
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         environment.shutdown.spawn(blocking(page::prepare));
-        let reader = FigureReader::new(self.state.serving.clone());
-        environment.shutdown.spawn(figures::keep(self.state.figures.clone(), reader, environment.shutdown.clone()));
         Ok(())
     }
 }

@@ -8,13 +8,8 @@ use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
-use crate::figures::FigureHistory;
 use crate::findings::ConsoleFindings;
-
-/// The most listeners at a time: each holds a connection.
-pub(crate) const LISTENERS_MAX: usize = 32;
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
@@ -24,8 +19,6 @@ pub struct ConsoleHttpState {
     pub(crate) has_broker: bool,
     pub(crate) serving: Serving,
     pub(crate) authenticator: Authenticator,
-    pub(crate) figures: FigureHistory,
-    pub(crate) listeners: EventStreamLimiter,
     pub(crate) findings: ConsoleFindings,
     pub(crate) egress: EgressSource,
     pub(crate) shutdown: Shutdown,
@@ -44,15 +37,5 @@ impl EgressSource {
 impl fmt::Debug for EgressSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EgressSource")
-    }
-}
-
-/// The places of listeners. Clones share them.
-#[derive(Debug, Clone)]
-pub struct EventStreamLimiter(pub(crate) Arc<Semaphore>);
-
-impl Default for EventStreamLimiter {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LISTENERS_MAX)))
     }
 }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_cameras::cameras::Cameras;
+use ledge_drift::Drift;
+use ledge_history::History;
 use ledge_http::Routers;
 use ledge_isolation::sandbox_report;
 use ledge_models::repository::{ModelIndexEntry, Repository, VersionState};
@@ -51,7 +53,7 @@ pub fn source(
     cameras: &Cameras,
     messages: Option<&MqttStatistics>,
     routers: &OwnRouters,
-    sandbox: &DaemonSandbox,
+    (sandbox, history, drift): (&DaemonSandbox, &History, Option<Drift>),
 ) -> FindingsSource {
     let looked_at = FindingsInputs {
         config: config.clone(),
@@ -60,6 +62,8 @@ pub fn source(
         messages: messages.cloned(),
         routers: routers.clone(),
         sandbox: sandbox.clone(),
+        history: history.clone(),
+        drift,
         expected_sandbox: OnceLock::new(),
         runtime: Handle::current(),
     };
@@ -74,6 +78,9 @@ struct FindingsInputs {
     messages: Option<MqttStatistics>,
     routers: OwnRouters,
     sandbox: DaemonSandbox,
+    history: History,
+    /// The watch on models; `None` where it is off.
+    drift: Option<Drift>,
     /// The sandbox of a process that was started only to report it.
     expected_sandbox: OnceLock<SandboxReport>,
     runtime: Handle,
@@ -85,7 +92,8 @@ impl FindingsInputs {
     /// * it opens no connections to find something ([`FindingsRunner::Daemon`]), and reports its own connection to the
     ///   broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
-    ///   crash, that fail calls, whose queues are full or whose answers are not finite, and tries none again;
+    ///   crash, that fail calls, whose queues are full, whose answers are not finite or whose calls drift, and tries none
+    ///   again;
     /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Finding> {
@@ -99,7 +107,9 @@ impl FindingsInputs {
         checks.extend(self.repository.crashing_models());
         checks.extend(self.repository.failing_calls());
         checks.extend(self.repository.wrong_values());
+        checks.extend(self.drift.iter().flat_map(Drift::findings));
         checks.extend(self.cameras.findings());
+        checks.extend(self.history.finding());
         checks
     }
 

@@ -3,8 +3,8 @@
 //! Every store refuses by itself the files of a later version. The file `formats` says so before any store is touched,
 //! and the scripts of a package read it: a package is not installed if its program cannot read the stores of this box.
 //!
-//! Files that matter little are not listed, since they must not prevent an earlier version from starting: `egress.json`
-//! and `alerts.json` of a later version are set aside, not overwritten.
+//! Files that matter little are not listed, since they must not prevent an earlier version from starting: `egress.json`,
+//! `alerts.json` and the files of `accounts/` of a later version are set aside, not overwritten.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

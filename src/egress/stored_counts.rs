@@ -186,10 +186,15 @@ impl EgressCountsKeeper {
         }
     }
 
+    /// The counts of all starts, up to now.
+    pub fn totals(&self) -> EgressCounts {
+        self.0.before.with(&self.0.egress.statistics())
+    }
+
     /// Writes the file if a count has changed. Blocks on the disk.
     pub fn write(&self) {
         let mut written = self.written();
-        let now = self.0.before.with(&self.0.egress.statistics());
+        let now = self.totals();
         if written.counts.as_ref() == Some(&now) {
             return;
         }

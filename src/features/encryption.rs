@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::principal::Principal;
 use ledge_identity::sealing::{MasterKeyCounts, OVERHEAD_BYTES, Rekey, RekeyCounts, Sealer};
+use ledge_service::audit_event::erasure::EntityNaming;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -14,7 +15,7 @@ use super::engine::commands::MaintenanceJob;
 use super::engine::files::HASH_KEY_FILE;
 use super::engine::tombstones;
 use super::entity_keys::form;
-use super::online::{ErasureCounts, FeatureError, JoinKeyValues};
+use super::online::{Disclosure, ErasureCounts, ErasureResult, FeatureError, JoinKeyValues};
 use super::{FeatureStore, entity_keys};
 
 /// Counts the files of the store in `folder` by the master key that they are encrypted under, without opening the
@@ -69,8 +70,26 @@ impl FeatureStore {
         entities: Vec<JoinKeyValues>,
         principal: Principal,
     ) -> Result<ErasureCounts, FeatureError> {
+        self.erase_with(entities, None, principal).await.map(|result| result.counts)
+    }
+
+    /// As [`Self::erase`]. With `naming`, the result has the statement of each entity, whose hash is in the audit
+    /// record of its erasure.
+    pub async fn erase_with(
+        &self,
+        entities: Vec<JoinKeyValues>,
+        naming: Option<EntityNaming>,
+        principal: Principal,
+    ) -> Result<ErasureResult, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.maintenance(MaintenanceJob::Erase { entities, principal, reply }, answer).await
+        self.maintenance(MaintenanceJob::Erase { entities, naming, principal, reply }, answer).await
+    }
+
+    /// Everything that the store has on an entity: its rows in every view, those of every entity that has its join keys
+    /// among others, and earlier rows of them in the journal.
+    pub async fn disclose(&self, entity: JoinKeyValues, principal: Principal) -> Result<Disclosure, FeatureError> {
+        let (reply, answer) = oneshot::channel();
+        self.maintenance(MaintenanceJob::Disclose { entity, principal, reply }, answer).await
     }
 
     /// Encrypts the keys of all entities again under the current master key, while the store is in use. Returns their

@@ -19,11 +19,12 @@ use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
 use ledge_part::route::{Route, RouteScope};
+use ledge_service::audit_event::erasure::EntityNaming;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::backup_cipher::BackupRecipient;
-use crate::online::bytes_of_json;
+use crate::online::{ErasureCounts, ErasureResult, bytes_of_json};
 use crate::statistics::{FeatureStatistics, ViewStatistics};
 use crate::{FeatureStore, JoinKeyValues};
 
@@ -33,6 +34,7 @@ pub const ROUTES: &[Route<FeaturesHttpState>] = &[
     Route::get("/features/backup", ADMINISTER, || get(backup)).scope(RouteScope::Box).audited(),
     Route::post("/features/restore", ADMINISTER, || post(restore)).scope(RouteScope::Box).audited(),
     Route::post("/features/erase", ADMINISTER, || post(erase)).scope(RouteScope::Box).audited(),
+    Route::post("/features/disclose", ADMINISTER, || post(disclose)).scope(RouteScope::Box).audited(),
     Route::post("/features/snapshot", OPERATE, || post(snapshot))
         .scope(RouteScope::Box)
         .recorded_as("feature_snapshot"),
@@ -262,14 +264,25 @@ fn plain(headers: &HeaderMap) -> Result<(), ApiError> {
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum EraseBody {
-    One { entity: JoinKeyValues },
-    Several { entities: Vec<JoinKeyValues> },
+    One {
+        entity: JoinKeyValues,
+        #[serde(default)]
+        certificate: Option<EntityNaming>,
+    },
+    Several {
+        entities: Vec<JoinKeyValues>,
+        #[serde(default)]
+        certificate: Option<EntityNaming>,
+    },
 }
 
 #[derive(Serialize)]
 struct ErasedDocument {
     records: u64,
     feature_views: u64,
+    /// The statement of each entity. A certificate also has the proof of `GET /audit/erasures/{statement}`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    statements: Vec<String>,
 }
 
 /// `POST /features/erase`: erases entities in every view, and every entity that has the join keys of one of them among
@@ -287,13 +300,41 @@ async fn erase(
         ApiError::new(StatusCode::BAD_REQUEST, message)
     };
     let _tree = received.account.take(bytes_of_json(&received.bytes))?;
-    let entities = match serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))? {
-        EraseBody::One { entity } => vec![entity],
-        EraseBody::Several { entities } if entities.is_empty() => return Err(wrong(&"the list of entities is empty")),
-        EraseBody::Several { entities } => entities,
+    let body = serde_json::from_slice(&received.bytes).map_err(|error| wrong(&in_json(&error.to_string())))?;
+    let (entities, naming) = match body {
+        EraseBody::One { entity, certificate } => (vec![entity], certificate),
+        EraseBody::Several { entities, .. } if entities.is_empty() => {
+            return Err(wrong(&"the list of entities is empty"));
+        }
+        EraseBody::Several { entities, certificate } => (entities, certificate),
     };
-    let found = context.run_to_completion(async move { store.erase(entities, principal).await }).await??;
-    Ok(json(&ErasedDocument { records: found.records, feature_views: found.views }))
+    let erased =
+        context.run_to_completion(async move { store.erase_with(entities, naming, principal).await }).await??;
+    let ErasureResult { counts: ErasureCounts { records, views: feature_views }, statements } = erased;
+    Ok(json(&ErasedDocument { records, feature_views, statements }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiscloseBody {
+    entity: JoinKeyValues,
+}
+
+/// `POST /features/disclose`: everything that the store has on an entity.
+async fn disclose(
+    State(FeaturesHttpState { store, context }): State<FeaturesHttpState>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let received = body::read(&parts, body, &context).await?;
+    let _tree = received.account.take(bytes_of_json(&received.bytes))?;
+    let DiscloseBody { entity } = serde_json::from_slice(&received.bytes).map_err(|error| {
+        let message = format!("{}: expected {{\"entity\": {{\"JOIN_KEY\": VALUE}}}}", in_json(&error.to_string()));
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    })?;
+    let disclosed = context.run_to_completion(async move { store.disclose(entity, principal).await }).await??;
+    Ok(json(&disclosed))
 }
 
 /// `POST /features/snapshot`.

@@ -58,6 +58,7 @@
 //!   * `snapshots.rs` - snapshots, and the search for damage
 //!   * `erasure.rs`, `erasure/`, `tombstones.rs` - erasing an entity, and the tombstones that keep backups from
 //!     restoring it
+//!   * `disclosure.rs` - everything that the store has on an entity
 //!   * `disk_space.rs` - frees space on a full disk
 //!   * `backup.rs`, `restore.rs` - a snapshot as a stream; a backup received, checked, renumbered
 //!   * `spool.rs` - the encrypted temporary file of a backup that is being received

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
+use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::value::Value;
@@ -213,6 +214,61 @@ pub enum IgnoredPushPart {
 pub struct ErasureCounts {
     pub records: u64,
     pub views: u64,
+}
+
+/// The result of an erasure.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ErasureResult {
+    pub counts: ErasureCounts,
+    /// The statement of each entity for its certificate, if they were asked for.
+    pub statements: Vec<String>,
+}
+
+/// Everything that the store has on an entity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Disclosure {
+    /// The feature views that have join keys of the entity, with and without rows.
+    pub feature_views: Vec<DisclosedView>,
+    /// Rows that are not listed, because there are too many.
+    pub unlisted_rows: u64,
+    /// Earlier rows in the journal that are not listed, because there are too many.
+    pub unlisted_earlier_rows: u64,
+}
+
+/// The rows of an entity in one feature view.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DisclosedView {
+    pub name: String,
+    /// False for a view that is not declared any more: its features have no names.
+    pub declared: bool,
+    pub rows: Vec<DisclosedRow>,
+    /// The rows of the journal, the oldest first: earlier values, and those that are in `rows`, too. They cannot be
+    /// read otherwise, and the next snapshots remove them.
+    pub journal: Vec<DisclosedEntry>,
+}
+
+/// The current row of an entity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DisclosedRow {
+    pub join_keys: JoinKeyValues,
+    /// In RFC 3339.
+    pub event_timestamp: String,
+    /// The time from which the row may be removed, in RFC 3339; `None`: never.
+    pub kept_until: Option<String>,
+    /// The values of the columns, by name.
+    pub features: JoinKeyValues,
+    /// The values of the aggregates now, by name.
+    pub aggregations: JoinKeyValues,
+}
+
+/// A row of the journal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DisclosedEntry {
+    /// Its sequence number in the journal.
+    pub seq: u64,
+    /// In RFC 3339.
+    pub event_timestamp: String,
+    pub features: JoinKeyValues,
 }
 
 /// Errors of the store.

@@ -128,6 +128,14 @@ impl OpenFolder {
         Ok(stamp(&stat.map_err(|error| self.error(error))?))
     }
 
+    /// The time at which a file was last changed or moved, by the clock of the file system, in milliseconds since the
+    /// Unix epoch; `None` if it is no regular file.
+    pub fn changed_ms(&self, name: &OsStr) -> io::Result<Option<u64>> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| self.error(error))?;
+        let changed_ms = u64::try_from(stat.st_ctime).unwrap_or(0).saturating_mul(1000);
+        Ok(stamp(&stat).map(|_| changed_ms))
+    }
+
     /// Reads a regular file of at most `longest` bytes; `None` if it is longer. The stamp is that of the time before.
     pub fn read(&self, name: &OsStr, longest: u64) -> io::Result<(Option<Vec<u8>>, FileStamp)> {
         // Without NONBLOCK, opening a FIFO would wait for its writer.

@@ -12,6 +12,7 @@
 //! * `inbox.rs` - one inbox: claim, read, finish, or try again later
 //! * `deliver.rs` - messages on their way to a receiver
 //! * `inboxes.rs` - all inboxes, and their tasks
+//! * `retention.rs` - the end of documents that were read
 //! * `http.rs`, `metrics.rs`, `doctor.rs` - the state of inboxes
 //! * `part.rs` - inboxes as a part of the daemon
 //!
@@ -36,6 +37,7 @@ pub mod inboxes;
 pub mod message;
 mod metrics;
 mod part;
+pub mod retention;
 mod table;
 mod watch;
 mod workspace;

@@ -4,6 +4,7 @@
 //! counted. An event holds names that the operator of this box chose, never data that a caller sent: that is in it only
 //! as a keyed tag ([`tag`]).
 
+pub mod erasure;
 pub mod feature;
 pub mod inference;
 mod record_repeated;
@@ -12,6 +13,7 @@ pub mod sink;
 pub mod tag;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use ledge_base::names::{CameraName, FeatureName, KeyName, ModelName, ModelVersion};
@@ -234,6 +236,20 @@ pub enum AuditEvent {
         records: u64,
         /// The number of feature views that they were in.
         views: u64,
+        /// SHA-256 of the statement for a certificate of erasure, in hexadecimal; `None` if no certificate was asked
+        /// for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        statement: Option<String>,
+    },
+    /// Everything that the feature store has on an entity was given to a caller.
+    FeatureEntityDisclosed {
+        /// The number of records.
+        records: u64,
+        /// The number of feature views that they were in.
+        views: u64,
+        /// The tag of the entity; `None` without a key for tags.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        entity: Option<Tag>,
     },
     /// Rows of the feature store were exported as a backup.
     FeatureStoreBackedUp {
@@ -276,6 +292,13 @@ pub enum AuditEvent {
         /// The order: `pin`, `unpin`, `rollback` or `cancel`.
         order: FixedWord,
     },
+    /// The reference that the inputs and outputs of a version are compared with was fixed.
+    DriftReferenceFixed {
+        model: ModelName,
+        version: ModelVersion,
+        /// `learnt`, `inherited` or `accepted`.
+        origin: FixedWord,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -288,6 +311,28 @@ pub enum AuditEvent {
         /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
+    },
+    /// The traffic to one destination since the counts began, as in `ledge audit egress`. There is one for each
+    /// destination with traffic at each start and after each midnight in UTC.
+    EgressCounted {
+        /// `HOST:PORT`, as configured.
+        destination: String,
+        /// The region of the destination.
+        region: String,
+        /// The time at which counting began, in milliseconds since the Unix epoch.
+        since_ms: u64,
+        connections: u64,
+        /// Bytes sent before encryption, by the name of their content.
+        sent: BTreeMap<FixedWord, u64>,
+        /// Bytes received, after decryption.
+        received: u64,
+    },
+    /// Data was removed because `[retention]` ended its time. There is one a day.
+    RetentionEnforced {
+        /// The number of removed items, by what they are: `inbox_files`, `feature_rows`.
+        removed: BTreeMap<FixedWord, u64>,
+        /// The number of items that could not be removed. The log says why.
+        failed: u64,
     },
     /// The platform of which this box is a member issued a certificate for it.
     CertificateIssued {
@@ -391,6 +436,15 @@ pub enum AuditEvent {
     ClockJumped {
         /// The jump in milliseconds; a jump back is negative.
         by_ms: i64,
+    },
+    /// The use of a month has reached a budget: the share at which it warns, or the whole. Once a month for each.
+    BudgetReached {
+        /// The name of the budget.
+        budget: String,
+        /// The month of this box, such as `2026-12`.
+        month: String,
+        /// `warning`, `whole`, or `refused` where calls are refused from now on.
+        what: FixedWord,
     },
     /// The disk has too little room for something, or has enough again.
     SpaceChanged {
@@ -520,6 +574,7 @@ actions! {
     FeatureStoreDamaged: "feature_store_damaged",
     FeatureStoreRestored: "feature_store_restored",
     FeatureEntityErased: "feature_entity_erased",
+    FeatureEntityDisclosed: "feature_entity_disclosed",
     FeatureStoreBackedUp: "feature_store_backed_up",
     MetadataAccepted: "metadata_accepted",
     MetadataRefused: "metadata_refused",
@@ -527,7 +582,10 @@ actions! {
     TrustReset: "trust_reset",
     UpdateMoved: "update_moved",
     UpdateOrdered: "update_ordered",
+    DriftReferenceFixed: "drift_reference_fixed",
     ConnectionOpened: "connection_opened",
+    EgressCounted: "egress_counted",
+    RetentionEnforced: "retention_enforced",
     CertificateIssued: "certificate_issued",
     QuestionAnswered: "question_answered",
     QuestionRefused: "question_refused",
@@ -542,6 +600,7 @@ actions! {
     KeyChanged: "key_changed",
     KeyStoreDamaged: "key_store_damaged",
     ClockJumped: "clock_jumped",
+    BudgetReached: "budget_reached",
     SpaceChanged: "space_changed",
     RecordsLost: "records_lost",
     RecordsPruned: "records_pruned",
@@ -563,6 +622,7 @@ impl AuditEvent {
                 | Self::FeaturesRead { .. }
                 | Self::FeaturesPushed { .. }
                 | Self::ConnectionOpened { .. }
+                | Self::EgressCounted { .. }
                 | Self::PicturesPublished { .. }
                 | Self::PicturesSeen { .. }
                 | Self::Idle
@@ -588,6 +648,7 @@ impl AuditEvent {
             | Self::KeyChanged { .. }
             | Self::KeyStoreDamaged
             | Self::ClockJumped { .. }
+            | Self::BudgetReached { .. }
             | Self::SpaceChanged { enough: false, .. }
             | Self::RecordsLost { .. } => true,
             Self::LogBegun { cause, .. } => cause.as_str() != "new",

@@ -15,6 +15,7 @@
 //!   * `feature.rs` - reads and pushes of feature views, counted by the minute
 //!   * `repeated.rs` - events that repeat while their cause lasts, recorded once a minute: denials, connections, a full
 //!     disk; `record_repeated.rs` records them
+//!   * `erasure.rs` - the statement of an erasure, of which the record has the hash
 //!   * `tag.rs`, `tag/` - keyed hashes that stand in a record for data about a person
 //!
 //! Invariants:

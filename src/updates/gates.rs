@@ -27,6 +27,7 @@
 //!   to 0.25 some change, and above 0.25 another population. `N` answers drawn from the reference itself have an index
 //!   of about `(K - 1) / N`: judged from where that is half of the limit, and from [`DRIFT_FLOOR`] answers on.
 
+use ledge_drift::statistics::{Z_95, number, population_stability_index, share, wilson};
 use ledge_models::repository::observations::{ObservationSnapshot, VersionCounts};
 use ledge_models::repository::pace::{PacePair, RunCost};
 
@@ -70,9 +71,6 @@ const AGREEMENT_REQUESTS_MAX: u64 = 100_000;
 
 /// Difference in memory that a runtime causes by itself, in bytes.
 pub const MEMORY_NOISE_BYTES: u64 = 32 << 20;
-
-/// The 95th percentile of the normal distribution.
-const Z_95: f64 = 1.645;
 
 /// Judges `observed` by the limits of `gate`, where the previous version was asked again for each request that the new
 /// one failed. `reference` is the expected distribution of the classes.
@@ -293,52 +291,12 @@ fn drift(gate: &RolloutGate, classes: &[u64], reference: Option<&ReferenceClasse
     Err(RollbackReason::new(RollbackCause::Drift, detail))
 }
 
-/// Returns the smoothed population stability index of `counts` against the shares `reference`, as defined above. A
-/// class that one of them lacks counts 0 there. Shares that do not sum to 1 are scaled; without any, all are equal.
-pub fn population_stability_index(counts: &[u64], reference: &[f64]) -> f64 {
-    let kinds = counts.len().max(reference.len());
-    let answers = number(counts.iter().sum());
-    let positive = |share: f64| if share.is_finite() { share.max(0.0) } else { 0.0 };
-    let whole: f64 = reference.iter().copied().map(positive).sum();
-    #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-    let smoothed = |expected: f64| (expected + 1.0) / (answers + kinds as f64);
-    let terms = (0..kinds).map(|class| {
-        let counted = number(counts.get(class).copied().unwrap_or(0));
-        let share = reference.get(class).copied().map_or(0.0, positive);
-        #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-        let share = if whole > 0.0 { share / whole } else { 1.0 / kinds as f64 };
-        let (observed, expected) = (smoothed(counted), smoothed(answers * share));
-        (observed - expected) * (observed / expected).ln()
-    });
-    terms.sum()
-}
-
-/// Returns the bounds of the Wilson score interval of `count` in `all`, each one-sided at 95 %.
-fn wilson(count: u64, all: u64) -> (f64, f64) {
-    let (p, n) = (share(count, all), number(all.max(1)));
-    let middle = p + Z_95 * Z_95 / (2.0 * n);
-    let half = Z_95 * (p * (1.0 - p) / n + Z_95 * Z_95 / (4.0 * n * n)).sqrt();
-    let whole = 1.0 + Z_95 * Z_95 / n;
-    ((middle - half) / whole, (middle + half) / whole)
-}
-
-fn share(count: u64, all: u64) -> f64 {
-    number(count) / number(all.max(1))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures for a ratio: far below 2^53")]
-fn number(count: u64) -> f64 {
-    count as f64
-}
-
 fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn all() -> RolloutGate {
@@ -612,42 +570,5 @@ mod tests {
         let psi = RolloutGate { psi_max: Some(0.25), ..RolloutGate::OPEN };
         assert_eq!(judge(&psi, &one_of_a_thousand(7_000), Some(&reference)), Ok(()));
         assert!(judge(&psi, &one_of_a_thousand(8_000), Some(&reference)).is_err());
-    }
-
-    #[test]
-    fn the_index_is_that_of_the_formula() {
-        // (31 + 1) / 102 etc. against (50 + 1) / 102, by hand.
-        let index = population_stability_index(&[30, 70], &[0.5, 0.5]);
-        let by_hand = (31.0 / 102.0 - 0.5) * (31.0_f64 / 51.0).ln() + (71.0 / 102.0 - 0.5) * (71.0_f64 / 51.0).ln();
-        assert!((index - by_hand).abs() < 1e-12, "{index} {by_hand}");
-        // From half and half to 30 and 70: by custom "something changed", and not "another population".
-        assert!((0.1..0.25).contains(&index));
-    }
-
-    proptest! {
-        #[test]
-        fn the_index_is_finite_and_never_negative(
-            counts in proptest::collection::vec(0_u64..1 << 40, 0..20),
-            shares in proptest::collection::vec(prop_oneof![8 => 0.0..1.0_f64, 1 => Just(f64::NAN), 1 => -1.0..0.0_f64], 0..20),
-        ) {
-            let index = population_stability_index(&counts, &shares);
-            prop_assert!(index.is_finite() && index >= -1e-9, "{index}");
-        }
-
-        #[test]
-        fn equal_shares_have_no_drift(counts in proptest::collection::vec(1_u64..1_000_000, 1..20)) {
-            let all = number(counts.iter().sum());
-            let shares: Vec<f64> = counts.iter().map(|&count| number(count) / all).collect();
-            prop_assert!(population_stability_index(&counts, &shares).abs() < 1e-9);
-        }
-
-        #[test]
-        fn a_share_lies_in_its_own_interval(all in 1_u64..1_000_000, part in 0.0..=1.0_f64) {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a count")]
-            let count = (number(all) * part) as u64;
-            let (low, high) = wilson(count, all);
-            prop_assert!(low <= share(count, all) + 1e-12 && share(count, all) <= high + 1e-12);
-            prop_assert!(low > -1e-12 && high < 1.0 + 1e-12);
-        }
     }
 }

@@ -15,6 +15,8 @@ GET /v2/models/{model}
 GET /v2/models/{model}/ready
 GET /v2/models/{model}/config
 GET /v2/models/{model}/stats
+GET /v2/models/{model}/drift
+POST /v2/models/{model}/drift/accept
 POST /v2/models/{model}/infer
 GET /v2/models/{model}/versions/{version}
 GET /v2/models/{model}/versions/{version}/ready
@@ -48,6 +50,7 @@ GET /features/status
 GET /features/backup
 POST /features/restore
 POST /features/erase
+POST /features/disclose
 POST /features/snapshot
 POST /features/compact
 GET /updates
@@ -61,6 +64,8 @@ POST /catalogue/models/{name}/remove
 POST /catalogue/models/{name}/upload
 GET /audit/status
 GET /audit/logs/{generation}/checkpoint
+GET /audit/erasures/{statement}
+GET /report
 GET /audit/logs/{generation}/tile/{path}
 GET /
 GET /console/{file}
@@ -79,6 +84,8 @@ GET /cameras/{camera}/picture
 GET /egress
 GET /alerts
 GET /inboxes
+GET /accounts
+GET /objectives
 POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json

@@ -7,7 +7,7 @@ use std::path::Path;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::part::route::{Route, RouteRule};
-use ledge::{alerts, audit, cameras, console, features, grpc, http, inbox, updates};
+use ledge::{alerts, audit, cameras, console, features, grpc, history, http, inbox, updates};
 use serde_json::{Value, json};
 
 use crate::access_table::{CALLS, Call, Table};
@@ -150,6 +150,9 @@ pub fn routes() -> Vec<RouteRule> {
     let console = rules(console::http::ROUTES).chain(rules(console::keys::ROUTES));
     let parts = parts.chain(rules(updates::catalogue::ROUTES)).chain(rules(cameras::http::ROUTES)).chain(console);
     let parts = parts.chain(rules(alerts::http::ROUTES)).chain(rules(inbox::http::ROUTES));
+    let parts = parts.chain(rules(history::http::ROUTES));
+    let parts = parts.chain(rules(ledge::report::http::ROUTES));
+    let parts = parts.chain(rules(ledge::drift::http::ROUTES)).chain(rules(ledge::accounts::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

@@ -103,6 +103,9 @@ pub const CALLS: &[Call] = &[
     get("/v2/models/{model}/config"),
     get("/v2/models/{model}/stats"),
     post("/v2/models/{model}/infer", ask),
+    get("/v2/models/{model}/drift"),
+    // It has no window yet.
+    post("/v2/models/{model}/drift/accept", nothing).status(409),
     get("/v2/models/{model}/versions/{version}"),
     get("/v2/models/{model}/versions/{version}/ready"),
     get("/v2/models/{model}/versions/{version}/config"),
@@ -126,6 +129,7 @@ pub const CALLS: &[Call] = &[
     // A body that is no backup is refused.
     post("/features/restore", nothing).status(422),
     // Erasing an unknown driver succeeds.
+    post("/features/disclose", || json!({"entity": {"driver_id": 404}})),
     post("/features/erase", || json!({"entity": {"driver_id": 404}})),
     post("/features/snapshot", nothing),
     post("/features/compact", nothing),
@@ -141,6 +145,9 @@ pub const CALLS: &[Call] = &[
     post("/catalogue/models/{name}/remove", nothing).status(404).path("/catalogue/models/x/remove"),
     post("/catalogue/models/{name}/upload", nothing).status(409).path("/catalogue/models/x/upload"),
     get("/audit/status"),
+    get("/report").path("/report?month=2026-01"),
+    // No erasure has this statement.
+    get("/audit/erasures/{statement}").status(404).path("/audit/erasures/00"),
     get("/audit/logs/{generation}/checkpoint").path("/audit/logs/1/checkpoint"),
     // A log this young does not have this tile.
     get("/audit/logs/{generation}/tile/{*path}").status(404).path("/audit/logs/1/tile/entries/999"),
@@ -152,6 +159,8 @@ pub const CALLS: &[Call] = &[
     get("/figures"),
     // It ends at once.
     get("/figures/live").path("/figures/live?events=0"),
+    get("/figures/series"),
+    get("/figures/history"),
     get("/findings"),
     get("/keys"),
     // No name.
@@ -160,6 +169,8 @@ pub const CALLS: &[Call] = &[
     get("/egress"),
     get("/alerts"),
     get("/inboxes"),
+    get("/accounts"),
+    get("/objectives"),
     // No alert has this name.
     post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
     get("/metrics"),

@@ -81,6 +81,16 @@ impl AuditBox {
         self.log.commit().unwrap();
     }
 
+    /// Writes records of this moment, in milliseconds since the Unix epoch, by the local caller or another one.
+    pub fn write_all(&mut self, events: Vec<(u64, Principal, AuditEvent)>, key: Option<&TagKey>) {
+        for (at_ms, who, event) in events {
+            let (seq, actor) = (self.log.size(), Actor::of(&who, key));
+            let record = AuditRecord { v: VERSION, seq, ts: Timestamp(at_ms), actor, event };
+            self.log.append(&record.to_line()).unwrap();
+        }
+        self.log.commit().unwrap();
+    }
+
     pub fn sign(&mut self) -> Vec<u8> {
         self.log.sign(&self.key).unwrap().note.clone()
     }

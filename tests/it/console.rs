@@ -96,7 +96,7 @@ fn the_page_is_served_and_confined() {
 #[test]
 fn a_console_that_is_turned_off_is_not_there() {
     let daemon = TestRoot::new().set("console.enabled=false").start();
-    let console = ["/access", "/models", "/figures", "/figures/live", "/findings", "/egress", "/roles", "/keys"];
+    let console = ["/access", "/models", "/findings", "/egress", "/roles", "/keys"];
     for path in ["/", "/console/app.js"].into_iter().chain(console) {
         assert_eq!(daemon.client().get(path).status, 404, "{path}");
     }
@@ -132,7 +132,7 @@ fn the_figures_have_the_calls_of_the_last_seconds_and_each_sample_is_an_event() 
     assert_eq!(rates.last().and_then(Value::as_f64), calls(&heard), "{figures}");
     assert!(column("hour", "p99_s").iter().any(|time| time.as_f64() > Some(0.0)), "{figures}");
     assert!(column("hour", "ledge_memory_bytes").last().unwrap().as_f64() > Some(1e6), "{figures}");
-    assert_eq!((&figures["day"]["interval_s"], column("day", "queue").len()), (&json!(120), 0));
+    assert_eq!((&figures["day"]["interval_s"], column("day", "queue").len()), (&json!(60), 0));
     for ring in ["hour", "day"] {
         let lengths: Vec<usize> =
             figures[ring]["columns"].as_object().unwrap().values().map(|list| list.as_array().unwrap().len()).collect();

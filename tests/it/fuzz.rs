@@ -60,6 +60,7 @@ macro_rules! fuzzed {
 }
 
 fuzzed! {
+    a_month_of_accounts_is_written_as_it_was_read: account_month, cut Mixed, changed Mixed, 20_000;
     a_request_in_json_is_written_as_it_was_read: json, cut Refused, changed Mixed, 20_000;
     a_binary_request_is_written_as_it_was_read: binary, cut Mixed, changed Mixed, 20_000;
     a_request_of_grpc_is_measured_and_its_tensors_fill_their_shapes: grpc_request, cut Mixed, changed Mixed, 50_000;
@@ -121,6 +122,7 @@ fuzzed! {
     the_path_of_a_tile_has_one_form_and_leads_out_of_no_folder: audit_path, cut Mixed, changed Mixed, 20_000;
     a_checkpoint_says_what_was_signed: audit_checkpoint, cut Refused, changed Refused, 10_000;
     a_proof_holds_for_its_record_alone: audit_proof, cut Mixed, changed Mixed, 10_000;
+    a_certificate_is_written_as_it_was_read: audit_certificate, cut Refused, changed Mixed, 10_000;
 
     trusted_files_are_as_they_were_written: trusted_files, cut Refused, changed Refused, 20_000;
     a_store_of_keys_is_written_as_it_was_read: key_store, cut Refused, changed Mixed, 20_000;
@@ -139,7 +141,11 @@ fuzzed! {
     a_catalog_is_read_only_as_it_is_written: feature_catalog, cut Refused, changed Mixed, 20_000;
     files_of_entity_keys_are_written_as_they_were_read: feature_keys, cut Refused, changed Mixed, 50_000;
     rows_and_records_are_written_as_they_were_read: feature_records, cut Refused, changed Mixed, 50_000;
+    watches_are_written_as_they_were_read: drift_watch, cut Refused, changed Mixed, 20_000;
     aggregates_are_written_as_they_were_read_and_take_any_event: window, cut Refused, changed Mixed, 3_000;
+    a_record_of_figures_is_written_as_it_was_read: history_record, cut Refused, changed Refused, 5_000;
+    a_query_of_the_history_names_what_there_is: history_query, cut Mixed, changed Mixed, 20_000;
+    a_state_of_a_detector_is_written_as_it_was_read: anomaly_state, cut Refused, changed Mixed, 2_000;
 }
 
 fn check(plan: &Plan) {

@@ -57,6 +57,7 @@ mod devices_page;
 mod documents_page;
 #[path = "../it/fault_rounds.rs"]
 mod fault_rounds;
+mod erasures;
 mod faults;
 mod feast;
 mod features;
@@ -84,6 +85,9 @@ mod presence;
 mod prometheus;
 mod receipts;
 mod releases;
+mod report;
+#[path = "../it/simulated_month.rs"]
+mod simulated_month;
 mod schemathesis;
 mod sealed_updates;
 mod security;

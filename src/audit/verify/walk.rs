@@ -36,6 +36,9 @@ impl RootHashSource {
     }
 }
 
+/// Gets each record of a log, and whether it is signed.
+pub(super) type EachRecord<'e> = &'e mut (dyn FnMut(&AuditRecord, bool) + Send);
+
 /// A walk through a log.
 pub(super) struct LogWalk<'a> {
     files: &'a AuditLogFiles,
@@ -51,6 +54,7 @@ pub(super) struct LogWalk<'a> {
     /// The last tile of level 1 that was read.
     level_1: Option<(u64, Vec<Hash>)>,
     walked: LogWalkResult,
+    each: EachRecord<'a>,
 }
 
 /// The result of a walk.
@@ -68,7 +72,13 @@ pub(super) struct LogWalkResult {
 
 impl<'a> LogWalk<'a> {
     /// A walk to a head of `size` records.
-    pub fn new(files: &'a AuditLogFiles, size: u64, mut points: Vec<ExpectedRootHash>, findings: LogFindings) -> Self {
+    pub fn new(
+        files: &'a AuditLogFiles,
+        size: u64,
+        mut points: Vec<ExpectedRootHash>,
+        findings: LogFindings,
+        each: EachRecord<'a>,
+    ) -> Self {
         points.reverse();
         let walked = LogWalkResult { findings, ..LogWalkResult::default() };
         Self {
@@ -80,6 +90,7 @@ impl<'a> LogWalk<'a> {
             is_changed: false,
             level_1: None,
             walked,
+            each,
         }
     }
 
@@ -184,7 +195,9 @@ impl<'a> LogWalk<'a> {
         let (lines, rest) = whole_entries(bytes);
         let LogWalkResult { findings, summary, .. } = &mut self.walked;
         for (seq, line) in (start..).zip(&lines) {
-            read_record(seq, line, summary, findings);
+            if let Some(record) = read_record(seq, line, summary, findings) {
+                (self.each)(&record, true);
+            }
         }
         let leaves: Vec<_> = lines.into_iter().map(record_hash).collect();
         if !rest.is_empty() {
@@ -296,7 +309,9 @@ impl<'a> LogWalk<'a> {
             // The last entry is perhaps incomplete yet.
             for line in whole_entries(&bytes).0.into_iter().skip(skipped) {
                 let LogWalkResult { findings, summary, .. } = &mut self.walked;
-                read_record(seq, line, summary, findings);
+                if let Some(record) = read_record(seq, line, summary, findings) {
+                    (self.each)(&record, false);
+                }
                 seq += 1;
             }
             if seq == before || !seq.is_multiple_of(TILE_WIDTH) {
@@ -311,15 +326,19 @@ impl<'a> LogWalk<'a> {
 /// Number of bundles in a row that may be missing, with their hashes, before the rest counts as missing.
 const MISSING_BUNDLES_MAX: u64 = 1000;
 
-/// Reads and counts one record.
-fn read_record(seq: u64, line: &[u8], summary: &mut LogSummary, findings: &mut LogFindings) {
+/// Reads and counts one record; `None` if it is none.
+fn read_record(seq: u64, line: &[u8], summary: &mut LogSummary, findings: &mut LogFindings) -> Option<AuditRecord> {
     match AuditRecord::parse(line) {
         Ok(record) => {
             if record.seq != seq {
                 findings.push(LogFindingKind::Tampered, seq, || format!("record {} is in its place", record.seq));
             }
             summary.count(&record);
+            Some(record)
         }
-        Err(error) => findings.push(LogFindingKind::Tampered, seq, || error.to_string()),
+        Err(error) => {
+            findings.push(LogFindingKind::Tampered, seq, || error.to_string());
+            None
+        }
     }
 }

@@ -187,13 +187,15 @@ fn keys(globals: &GlobalArgs) -> anyhow::Result<Vec<TagKey>> {
     Ok(keys)
 }
 
-fn join_key(text: &str) -> Result<(String, String), String> {
+/// Reads `JOIN_KEY=VALUE`.
+pub fn join_key(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(|| "expected JOIN_KEY=VALUE".to_owned())
 }
 
-/// The tags of an entity. The text of a value does not say its type, so it is tried as a string and as a JSON value.
-fn entities(join_keys: &[(String, String)], globals: &GlobalArgs) -> anyhow::Result<Vec<Tag>> {
+/// The entities that join keys may stand for. The text of a value does not say its type, so it is tried as a string and
+/// as a JSON value.
+pub fn readings(join_keys: &[(String, String)]) -> anyhow::Result<Vec<BTreeMap<&str, Value>>> {
     let mut readings: Vec<BTreeMap<&str, Value>> = vec![BTreeMap::new()];
     for (key, text) in join_keys {
         let typed = serde_json::from_str(text).ok().filter(|value: &Value| value.is_number() || value.is_boolean());
@@ -210,6 +212,12 @@ fn entities(join_keys: &[(String, String)], globals: &GlobalArgs) -> anyhow::Res
             "--entity names more join keys than a feature view can have"
         );
     }
+    Ok(readings)
+}
+
+/// The tags of an entity.
+fn entities(join_keys: &[(String, String)], globals: &GlobalArgs) -> anyhow::Result<Vec<Tag>> {
+    let readings = readings(join_keys)?;
     let keys = keys(globals)?;
     Ok(keys.iter().flat_map(|key| readings.iter().map(|reading| key.of_entity(reading))).collect())
 }
@@ -258,6 +266,7 @@ impl RecordFilter {
             AuditEvent::FeaturesRead { entities, .. } | AuditEvent::FeaturesPushed { entities, .. } => {
                 entities.iter().any(|entity| tags.contains(entity))
             }
+            AuditEvent::FeatureEntityDisclosed { entity: Some(entity), .. } => tags.contains(entity),
             _ => false,
         });
         in_time && in_range && of_action && of_model && by_actor && on_input && in_view && of_entity
@@ -271,7 +280,8 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::ModelFellBack { model, .. }
         | AuditEvent::ModelCrashed { model, .. }
         | AuditEvent::CallerRefused { model, .. }
-        | AuditEvent::ModelUnloaded { model, .. } => model == name,
+        | AuditEvent::ModelUnloaded { model, .. }
+        | AuditEvent::DriftReferenceFixed { model, .. } => model == name,
         AuditEvent::Inference { model, .. }
         | AuditEvent::InferenceMinute { model, .. }
         | AuditEvent::FeaturesRead { model, .. } => model.as_ref() == Some(name),

@@ -1,4 +1,4 @@
-//! `ledge features list`, `show`, `get`, `erase` and `status`.
+//! `ledge features list`, `show`, `get` and `status`.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use super::daemon::{DaemonClient, ViewDeclaration, ViewList};
 use crate::cli::Output;
 
 /// Writes a value as JSON.
-fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {
+pub fn document(value: &Json, out: &mut Output) -> anyhow::Result<()> {
     Ok(writeln!(out, "{}", serde_json::to_string_pretty(value)?)?)
 }
 
@@ -142,7 +142,7 @@ struct EntityDeclaration {
 }
 
 /// Reads `KEY=VALUE` arguments, each value with the type that its entity declares.
-async fn join_keys(daemon: &mut DaemonClient, entity: &[String]) -> anyhow::Result<Vec<(String, Json)>> {
+pub async fn join_keys(daemon: &mut DaemonClient, entity: &[String]) -> anyhow::Result<Vec<(String, Json)>> {
     let known: EntityList = daemon.get("/entities").await?;
     let mut found = Vec::with_capacity(entity.len());
     for text in entity {
@@ -156,18 +156,6 @@ async fn join_keys(daemon: &mut DaemonClient, entity: &[String]) -> anyhow::Resu
         found.push((key.to_owned(), json!(value)));
     }
     Ok(found)
-}
-
-/// `ledge features erase`.
-pub async fn erase(daemon: &mut DaemonClient, entity: &[String], json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let entity: Map<String, Json> = join_keys(daemon, entity).await?.into_iter().collect();
-    let answer: Json = daemon.post("/features/erase", &json!({ "entity": entity })).await?;
-    if json {
-        return document(&answer, out);
-    }
-    let number = |key: &str| answer.get(key).and_then(Json::as_u64).unwrap_or(0);
-    writeln!(out, "erased: {} records of {} feature views", number("records"), number("feature_views"))?;
-    Ok(())
 }
 
 /// `ledge features get`.

@@ -1,7 +1,8 @@
 //! `ledge models list | show | check | compare | evaluate`: the model repository on disk, without a daemon.
-//! `catalogue.rs` has the verbs of the catalogue.
+//! `catalogue.rs` has the verbs of the catalogue, `drift.rs` that of a running daemon.
 
 mod catalogue;
+mod drift;
 mod evaluate;
 mod labels;
 pub mod missing;
@@ -95,6 +96,9 @@ pub enum ModelsCommand {
     /// top-1 is the share of the files whose label comes first, top-5 that of those whose label is among the first five
     /// of the answer. Exit code 1 when a file has no answer.
     Evaluate(EvaluateArgs),
+    /// Show how far the calls of a model have drifted from their reference, in the running daemon. Exit code 1 while they
+    /// drift.
+    Drift(drift::DriftArgs),
     /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
     Catalogue {
         #[command(flatten)]
@@ -139,6 +143,8 @@ Examples:
   ledge models check --repository ./my_models    before they are copied to the box
   ledge models compare my_model my_retrained_model --inputs ./inputs
   ledge models evaluate my_model photographs/    a subfolder for each class
+  ledge models drift my_model
+  ledge models drift my_model --accept           what is sent now is the new normal
   ledge models catalogue                         models that can be added
   ledge models add all_minilm_l6_v2
   ledge models add all_minilm_l6_v2 --from /media/usb";
@@ -173,6 +179,7 @@ pub fn run(globals: &GlobalArgs, args: &ModelsArgs, out: &mut Output) -> anyhow:
             }
             block_on(evaluate::run(&config, args, out))?
         }
+        ModelsCommand::Drift(args) => block_on(drift::run(globals, args, out))?,
         ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
         ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
         ModelsCommand::Remove { model, force } => catalogue::remove(&config, model, *force, out),

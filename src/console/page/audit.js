@@ -4,6 +4,7 @@ import { get, send } from './api.js';
 import { bytes, failure, h, number, withCommands } from './dom.js';
 import { ask, may } from './key.js';
 import { facts, field, filled, refreshed, replace, say } from './parts.js';
+import * as report from './report.js';
 import { cell, figure, list, row, title } from './table.js';
 import { Fault, fromBase64, Log, openHead, readKey, toBase64 } from './verify.js';
 
@@ -52,7 +53,7 @@ export function build(section) {
     load();
   } } }), h('label', { for: `audit-${name}` }, text)];
   section.append(h('div', { class: 'section-head' }, h('h1', { id: 'audit-title' }, 'Audit'),
-    h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Shown'), part('log', 'Log', true), part('egress', 'What left the box', false))), log, egress);
+    h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Shown'), part('log', 'Log', true), part('egress', 'What left the box', false))), report.element, log, egress);
 }
 
 /** Forgets what is shown of a log. */
@@ -66,6 +67,7 @@ function forget() {
 
 export function changed() {
   hide();
+  report.refresh();
   forget();
   [status, form.hidden] = [null, true];
   for (const one of [told, troubles, state, records, egress]) one.replaceChildren();
@@ -90,6 +92,7 @@ function files(of) {
 }
 
 async function load() {
+  report.refresh();
   const [part, place, now] = log.hidden ? ['egress', egress, turn] : ['log', told, turn];
   if (loading[part] === now) return;
   loading[part] = now;

@@ -6,13 +6,21 @@ import { ask, may } from './key.js';
 import { refreshed, say } from './parts.js';
 import { plot } from './plot.js';
 
-const PERIODS = { hour: { name: 'Last hour', words: 'the last hour', rows: 720 }, day: { name: 'Last 24 hours', words: 'the last 24 hours', rows: 720 } };
+// The first two are kept current by each sample; the others are read from the history.
+const PERIODS = {
+  hour: { name: 'Hour', words: 'the last hour', rows: 720 },
+  day: { name: '24 hours', words: 'the last 24 hours', rows: 1440 },
+  month: { name: '30 days', words: 'the last 30 days', rows: 720, isHistory: true },
+  year: { name: 'Year', words: 'the last year', rows: 8760, isHistory: true },
+};
+const HOUR_S = 3600;
 // A box that started just now shows what there is, in some width.
 const ROWS_SHOWN_MIN = 60;
 // A box has a new sample that often. Nothing is kept open: a browser has six connections to a server without TLS, for all
 // its tabs together.
 const SAMPLE_MS = 5000;
 const FINDINGS_MS = 65_000;
+const HISTORY_MS = 300_000;
 
 const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
 
@@ -35,6 +43,8 @@ const PLOTS = [
 ];
 
 let figures = null;
+/** The rings of the periods that are read from the history. */
+let long = {};
 let period = 'hour';
 const drawn = PLOTS.map(plot);
 const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
@@ -43,12 +53,13 @@ const status = h('span', { class: 'live', role: 'status' });
 const findings = h('div', { class: 'findings' });
 const followed = refreshed(SAMPLE_MS, follow);
 const looked = refreshed(FINDINGS_MS, loadFindings);
+const remembered = refreshed(HISTORY_MS, loadHistory);
 
 export function build(section) {
   const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
     Object.entries(PERIODS).map(([name, { name: text }]) => [
       h('input', { type: 'radio', name: 'period', id: `period-${name}`, value: name, checked: name === period,
-        on: { change: () => { period = name; draw(); } } }),
+        on: { change: () => { period = name; draw(); remembered.reload(); } } }),
       h('label', { for: `period-${name}` }, text)]));
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
@@ -62,17 +73,20 @@ export function show() {
   if (!may('view')) return;
   followed.show();
   looked.show();
+  remembered.show();
 }
 
 export function hide() {
   followed.hide();
   looked.hide();
+  remembered.hide();
 }
 
 /** The caller is another one. */
 export function changed() {
   hide();
   figures = null;
+  long = {};
   trouble.replaceChildren();
   findings.replaceChildren();
   if (!may('view')) {
@@ -94,7 +108,7 @@ async function follow(signal) {
     const since = figures?.hour.end;
     const news = await get(since ? `/figures?after=${since}` : '/figures', { signal, quiet: Boolean(since) });
     if (signal.aborted) return;
-    if (since) for (const name of Object.keys(PERIODS)) add(figures[name], news[name], PERIODS[name].rows);
+    if (since) for (const name of Object.keys(figures)) add(figures[name], news[name], PERIODS[name].rows);
     else figures = news;
     trouble.replaceChildren();
     told('live');
@@ -124,7 +138,7 @@ function add(ring, news, rows) {
 }
 
 function draw() {
-  const ring = figures?.[period];
+  const ring = PERIODS[period].isHistory ? long[period] : figures?.[period];
   const length = ring ? ring.columns.queue.length : 0;
   const data = length ? { columns: ring.columns, interval: ring.interval_s, end: Date.parse(ring.end), length,
     rows: Math.min(PERIODS[period].rows, Math.max(length, ROWS_SHOWN_MIN)), period: PERIODS[period].words } : null;
@@ -134,6 +148,25 @@ function draw() {
   // Most virtual machines have no sensor.
   last.element.hidden = Boolean(length) && !isWarm;
   cards.classList.toggle('five', last.element.hidden);
+}
+
+/** Reads the hours of the chosen period. */
+async function loadHistory(signal) {
+  const { rows, isHistory } = PERIODS[period];
+  if (!isHistory) return;
+  const of = period;
+  const from = new Date(Date.now() - rows * HOUR_S * 1000).toISOString();
+  try {
+    const { begin, interval_s: interval, columns } = await get(`/figures/history?resolution=1h&from=${from}`, { quiet: true, signal });
+    if (signal.aborted) return;
+    const end = Date.parse(begin ?? from) + columns.queue.length * interval * 1000;
+    long[of] = { interval_s: interval, end: new Date(end).toISOString(), columns };
+    draw();
+  } catch (error) {
+    // What the page keeps current needs the same permission, and says so.
+    const isSaid = error.status === 401 || error.status === 403;
+    if (!signal.aborted) say(trouble, !isSaid && failure(error, () => ask()));
+  }
 }
 
 async function loadFindings(signal) {

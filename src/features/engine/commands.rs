@@ -4,13 +4,14 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use ledge_base::principal::Principal;
+use ledge_service::audit_event::erasure::EntityNaming;
 use tokio::sync::oneshot;
 
 use super::super::incoming::IncomingRow;
 use super::super::index::{EntityIndex, MemTable};
 use super::super::journal::JournalDamage;
 use super::super::key::IndexKey;
-use super::super::online::{ErasureCounts, FeatureError, JoinKeyValues, PushCounts};
+use super::super::online::{Disclosure, ErasureResult, FeatureError, JoinKeyValues, PushCounts};
 use super::super::snapshot::SortedTable;
 use super::applier::IndexApplier;
 use super::spool::ReceivedBackup;
@@ -122,8 +123,16 @@ pub enum MaintenanceJob {
     },
     Erase {
         entities: Vec<JoinKeyValues>,
+        /// Makes the statements for certificates.
+        naming: Option<EntityNaming>,
         principal: Principal,
-        reply: oneshot::Sender<Result<ErasureCounts, FeatureError>>,
+        reply: oneshot::Sender<Result<ErasureResult, FeatureError>>,
+    },
+    /// Collects everything on an entity. Here, because this thread removes files that it reads.
+    Disclose {
+        entity: JoinKeyValues,
+        principal: Principal,
+        reply: oneshot::Sender<Result<Disclosure, FeatureError>>,
     },
     /// Encrypts the keys again under the current master key.
     Rekey {

@@ -1,22 +1,24 @@
 //! Erasure of entities, and encryption of plain values: parts of the maintenance thread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::AuditEvent;
+use ledge_service::audit_event::erasure::{EntityNaming, ErasedEntity, ErasedView, ErasureStatement, SALT_BYTES};
 
 use super::super::catalog::StoredView;
 use super::super::entity_keys::EntityKeys;
 use super::super::index::{EntityIndex, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
-use super::super::online::{ErasureCounts, FeatureError, JoinKeyValues};
-use super::super::record::{DamagedBytes, FeatureRecord, StoredRecord};
+use super::super::online::{ErasureCounts, ErasureResult, FeatureError, JoinKeyValues};
+use super::super::record::{self, DamagedBytes, FeatureRecord, StoredRecord};
 use super::super::snapshot;
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
@@ -29,26 +31,49 @@ use super::{StoreEngine, StoreState};
 const ENCRYPT_RETRY_MIN: Duration = Duration::from_mins(1);
 const ENCRYPT_RETRY_MAX: Duration = Duration::from_hours(1);
 
-/// The rows to erase in one view.
-struct ErasureTarget {
-    view: ViewId,
+/// The rows of an entity in one view.
+pub(super) struct EntityTarget {
+    pub view: ViewId,
     /// The positions of the given join keys among the view's, and their values.
     wanted: Vec<(usize, Value)>,
     /// The whole entity, when the view has no other join key.
-    whole: Option<Vec<Value>>,
+    pub whole: Option<Vec<Value>>,
+}
+
+impl EntityTarget {
+    /// True for the join keys of a row that is one of these.
+    pub fn has(&self, entity: &[Value]) -> bool {
+        self.wanted.iter().all(|(at, value)| entity.get(*at) == Some(value))
+    }
 }
 
 /// The records, views and keys of an entity.
 #[derive(Default)]
 struct EntityErasure {
     records: Vec<IndexKey>,
-    views: BTreeSet<ViewId>,
+    views: BTreeMap<ViewId, ErasedRecords>,
     keys: BTreeSet<u32>,
+}
+
+/// The records of an entity in one view.
+struct ErasedRecords {
+    records: u64,
+    /// Event times, in microseconds since the Unix epoch.
+    earliest_us: i64,
+    latest_us: i64,
+}
+
+impl ErasedRecords {
+    fn add(&mut self, event_us: i64) {
+        self.records += 1;
+        self.earliest_us = self.earliest_us.min(event_us);
+        self.latest_us = self.latest_us.max(event_us);
+    }
 }
 
 /// `None` for a view that lacks one of the join keys. An error for a view with a join key of a type that does not take
 /// the value; that view has no row of the entity either.
-fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<ErasureTarget, FeatureError>> {
+fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<EntityTarget, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
         let (at, (_, kind)) = view.join_keys.iter().enumerate().find(|(_, (key, _))| **key == **name)?;
@@ -60,11 +85,11 @@ fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<ErasureTar
     }
     wanted.sort_by_key(|(at, _)| *at);
     let whole = (wanted.len() == view.join_keys.len()).then(|| wanted.iter().map(|(_, value)| value.clone()).collect());
-    Some(Ok(ErasureTarget { view: view.id, wanted, whole }))
+    Some(Ok(EntityTarget { view: view.id, wanted, whole }))
 }
 
-/// The rows to erase in all views, at least one.
-fn targets(views: &[StoredView], entity: &JoinKeyValues) -> Result<Vec<ErasureTarget>, FeatureError> {
+/// The rows of the entity in all views, at least one.
+pub(super) fn targets(views: &[StoredView], entity: &JoinKeyValues) -> Result<Vec<EntityTarget>, FeatureError> {
     let names: Vec<_> = entity.keys().map(String::as_str).collect();
     let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
     if entity.is_empty() {
@@ -86,12 +111,13 @@ fn unavailable(reason: impl Into<String>) -> FeatureError {
 }
 
 /// Finds the records of the entity in the index.
-fn find(engine: &StoreEngine, index: &EntityIndex, targets: &[ErasureTarget]) -> Result<EntityErasure, IndexError> {
+fn find(engine: &StoreEngine, index: &EntityIndex, targets: &[EntityTarget]) -> Result<EntityErasure, IndexError> {
     let protection = &engine.protection;
     let mut found = EntityErasure::default();
     let mut take = |key: IndexKey, bytes: &[u8]| {
+        let none = ErasedRecords { records: 0, earliest_us: i64::MAX, latest_us: i64::MIN };
         found.records.push(key);
-        found.views.insert(key.view());
+        found.views.entry(key.view()).or_insert(none).add(record::event_us(bytes));
         found
             .keys
             .extend(StoredRecord::verify(&key, bytes).ok().map(|stored| stored.seal.key_id).filter(|id| *id != 0));
@@ -108,7 +134,7 @@ fn find(engine: &StoreEngine, index: &EntityIndex, targets: &[ErasureTarget]) ->
         index.scan_prefix::<IndexError>(&target.view.0.to_be_bytes(), |key, bytes| {
             match protection.record(&key, bytes) {
                 Ok(FeatureRecord { row, .. }) => {
-                    if target.wanted.iter().all(|(at, value)| row.entity.get(*at) == Some(value)) {
+                    if target.has(&row.entity) {
                         take(key, bytes);
                     }
                     Ok(())
@@ -133,21 +159,24 @@ fn find(engine: &StoreEngine, index: &EntityIndex, targets: &[ErasureTarget]) ->
 
 impl Maintenance {
     /// Erases entities in every view, including rows that have the join keys of one among others. If files have to be
-    /// rewritten for it, that happens once for all.
+    /// rewritten for it, that happens once for all. With `naming`, the result has the statement of each entity.
     pub(super) fn erase(
         &mut self,
         entities: &[JoinKeyValues],
+        naming: Option<EntityNaming>,
         principal: &Principal,
-    ) -> Result<ErasureCounts, FeatureError> {
+    ) -> Result<ErasureResult, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
         // Check all of them before the first is erased, so that a mistake in one changes nothing.
         let all: Result<Vec<_>, _> = entities.iter().map(|entity| Ok((entity, targets(&views, entity)?))).collect();
         let (all, mut records, mut in_views) = (all?, 0, BTreeSet::new());
+        let mut statements = Vec::new();
         for (entity, targets) in &all {
-            let found = self.erase_one(entity, targets, &views, principal)?;
+            let (found, statement) = self.erase_one(entity, targets, &views, naming, principal)?;
             records += found.records.len() as u64;
-            in_views.extend(found.views);
+            in_views.extend(found.views.into_keys());
+            statements.extend(statement);
         }
         // Rows that the index has replaced, and all rows where nothing is encrypted, are removed with the files.
         let has_parts = all.iter().flat_map(|(_, targets)| targets).any(|target| target.whole.is_none());
@@ -159,17 +188,18 @@ impl Maintenance {
         }
         let (entities, views) = (all.len(), in_views.len() as u64);
         tracing::info!(entities, records, views, "entities of the feature store were erased");
-        Ok(ErasureCounts { records, views })
+        Ok(ErasureResult { counts: ErasureCounts { records, views }, statements })
     }
 
-    /// Erases an entity, except from older files.
+    /// Erases an entity, except from older files. With `naming`, also returns the statement of the erasure.
     fn erase_one(
         &self,
         entity: &JoinKeyValues,
-        targets: &[ErasureTarget],
+        targets: &[EntityTarget],
         views: &[StoredView],
+        naming: Option<EntityNaming>,
         principal: &Principal,
-    ) -> Result<EntityErasure, FeatureError> {
+    ) -> Result<(EntityErasure, Option<String>), FeatureError> {
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
         let found = find(&self.engine, &index, targets).map_err(|error| {
             self.engine.give_up(&index, &error);
@@ -193,9 +223,37 @@ impl Maintenance {
 
         // A backup that was begun meanwhile may still have the entity.
         self.engine.tombstones.end(&names, &values, removed_by).map_err(not_erased)?;
+        let statement = naming.map(|naming| self.statement(&names, &values, naming, &found)).transpose()?;
         let (records, views) = (found.records.len() as u64, found.views.len() as u64);
-        self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views });
-        Ok(found)
+        let hash = statement.as_deref().map(ErasureStatement::hash_of);
+        self.engine.audit.record(principal, AuditEvent::FeatureEntityErased { records, views, statement: hash });
+        Ok((found, statement))
+    }
+
+    /// The statement of an erasure. The entity has the types of its join keys, also where the caller wrote them in
+    /// another way.
+    fn statement(
+        &self,
+        names: &[&str],
+        values: &[Vec<Value>],
+        naming: EntityNaming,
+        found: &EntityErasure,
+    ) -> Result<String, FeatureError> {
+        let mut salt = [0; SALT_BYTES];
+        getrandom::fill(&mut salt).map_err(not_erased)?;
+        let values = values.first().map(Vec::as_slice).unwrap_or_default();
+        let entity: ErasedEntity =
+            names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value.to_json())).collect();
+
+        let registry = self.engine.registry.load_full();
+        let view = |(name, id): (&std::sync::Arc<str>, ViewId)| {
+            let ErasedRecords { records, earliest_us, latest_us } = found.views.get(&id)?;
+            let (earliest, latest) = (clock::rfc3339_micros(*earliest_us), clock::rfc3339_micros(*latest_us));
+            Some(ErasedView { name: name.to_string(), records: *records, earliest, latest })
+        };
+        let mut views: Vec<ErasedView> = registry.catalog().views().filter_map(view).collect();
+        views.sort_by(|one, next| one.name.cmp(&next.name));
+        Ok(ErasureStatement::new(entity, naming, salt, views).to_text())
     }
 
     /// Removes all files but those with the current content of the index: older journal segments, snapshots and
@@ -332,7 +390,7 @@ impl Maintenance {
 }
 
 /// The values of the given join keys, in the order of their names, once for each type that they have in some view.
-fn values(entity: &JoinKeyValues, targets: &[ErasureTarget], views: &[StoredView]) -> Vec<Vec<Value>> {
+fn values(entity: &JoinKeyValues, targets: &[EntityTarget], views: &[StoredView]) -> Vec<Vec<Value>> {
     let mut found: Vec<Vec<Value>> = Vec::new();
     for target in targets {
         let Some(view) = views.iter().find(|view| view.id == target.view) else { continue };

@@ -112,8 +112,11 @@ impl Maintenance {
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Ok(MaintenanceJob::Erase { entities, principal, reply }) => {
-                    let _ = reply.send(self.erase(&entities, &principal));
+                Ok(MaintenanceJob::Erase { entities, naming, principal, reply }) => {
+                    let _ = reply.send(self.erase(&entities, naming, &principal));
+                }
+                Ok(MaintenanceJob::Disclose { entity, principal, reply }) => {
+                    let _ = reply.send(self.disclose(&entity, &principal));
                 }
                 Ok(MaintenanceJob::Rekey { reply }) => {
                     let _ = reply.send(self.rekey());

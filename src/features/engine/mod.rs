@@ -10,6 +10,7 @@ pub mod commit_watermark;
 pub mod applier;
 pub mod backup;
 pub mod commands;
+pub mod disclosure;
 pub mod disk_space;
 pub mod erasure;
 pub mod files;

@@ -63,6 +63,7 @@ struct StepTimes {
     prepare: Duration,
     run: ComputeTime,
     postprocess: Duration,
+    cpu_share: Duration,
 }
 
 impl ChainCall<'_> {
@@ -78,8 +79,9 @@ impl ChainCall<'_> {
         let raw = PipelineInputs { pipeline, input: PipelineRunInput::Step(step), account, own: 0 };
         let begun = Instant::now();
         let finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
-        let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, .. } = finished;
-        self.times().steps.push(StepTimes { name, begun, queue, prepare, run, postprocess });
+        let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, cpu_share, .. } =
+            finished;
+        self.times().steps.push(StepTimes { name, begun, queue, prepare, run, postprocess, cpu_share });
         Ok(outputs)
     }
 }
@@ -172,6 +174,7 @@ fn wall_times(waits: Vec<(&'static str, Duration)>, steps: &[StepTimes]) -> Fini
         queue: all.saturating_sub(worked),
         prepare: waited + prepared.saturating_sub(run),
         postprocess: worked.saturating_sub(prepared),
+        cpu_share: steps.iter().map(|step| step.cpu_share).sum(),
         stages,
     }
 }
@@ -209,6 +212,7 @@ mod tests {
             prepare: ms(prepare),
             run: ComputeTime { infer: ms(infer), ..ComputeTime::default() },
             postprocess: ms(postprocess),
+            cpu_share: ms(prepare + infer + postprocess),
         };
         let steps = [
             step("find", 0, [10, 5, 20, 5]),
@@ -220,6 +224,7 @@ mod tests {
         let whole = wall_times(vec![("draw", ms(7))], &steps);
         let times =
             [whole.queue, whole.prepare, whole.run.time.total(), whole.postprocess].map(|time| time.as_millis());
+        assert_eq!(whole.cpu_share, ms(200), "that of two steps at one time is twice as much");
         // find runs from 15 to 35; read from 50 to 100 and from 100 to 140.
         assert_eq!(times, [10, 7 + 5 + 10, 20 + 90, 5 + 10]);
         assert_eq!(whole.stages, [("draw", ms(7)), ("find", ms(30)), ("read", ms(110))]);

@@ -103,13 +103,14 @@ async fn divide(
 fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
     let mut whole = FinishedRun::default();
     let mut parts = Vec::with_capacity(runs.len());
-    for FinishedRun { run, queue, prepare, postprocess, .. } in runs {
+    for FinishedRun { run, queue, prepare, postprocess, cpu_share, .. } in runs {
         whole.run.time += run.time;
         whole.run.cpu += run.cpu;
         // Parts wait at the same time.
         whole.queue = whole.queue.max(queue);
         whole.prepare += prepare;
         whole.postprocess += postprocess;
+        whole.cpu_share += cpu_share;
         parts.push(run.outputs);
     }
     whole.run.outputs = ContentDivision::join(places, &parts)?;

@@ -225,7 +225,7 @@ impl InferSchedulerInner {
         for (InferJob { inputs, reply, .. }, result) in answers {
             // The memory of the input is free when its caller has the answer.
             drop(inputs);
-            let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+            let finished = result.map(FinishedRun::alone);
             // The caller may have left meanwhile.
             let _ = reply.send(finished.map_err(InferError::Run));
         }

@@ -179,7 +179,7 @@ impl ModelInstances {
             None => 0,
             Some(InlineRun::Ended(Err(ModelRunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
             Some(InlineRun::Ended(result)) => {
-                let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
+                let finished = result.map(FinishedRun::alone);
                 return finished.map_err(InferError::Run);
             }
             Some(InlineRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,

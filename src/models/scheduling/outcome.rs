@@ -99,8 +99,17 @@ pub struct FinishedRun {
     pub prepare: Duration,
     /// Time spent making results of the outputs, where they are not the results.
     pub postprocess: Duration,
+    /// The call's part of the CPU time, with preparation and results: calls that share a run have parts by their rows.
+    pub cpu_share: Duration,
     /// The time of each model of a chain, with making its inputs and reading its outputs.
     pub stages: Vec<(&'static str, Duration)>,
+}
+
+impl FinishedRun {
+    /// The run of one call on tensors, which waited for nothing.
+    pub fn alone(run: RunResult) -> Self {
+        Self { cpu_share: run.cpu, run, ..Self::default() }
+    }
 }
 
 /// A call whose deadline passed before its answer came. Its run may be in progress, or never begin.

@@ -189,13 +189,15 @@ fn run(task: &RunningTask<'_>, instance: &mut ModelInstance, mut jobs: Vec<Infer
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
             Ok(Ok(Some(BatchResult { answers, time, cpu, times }))) => {
+                let rows = jobs.iter().map(|job| job.rows).sum::<usize>().max(1);
                 for (job, outputs) in jobs.into_iter().zip(answers) {
+                    let cpu_share = cpu * u32::try_from(job.rows).unwrap_or(1) / u32::try_from(rows).unwrap_or(1);
                     let queue = taken.saturating_duration_since(job.queued);
                     let run = RunResult { outputs, time, ..RunResult::default() };
                     let InferJob { inputs, reply, .. } = job;
                     // The memory of the input is free when its caller has the answer.
                     drop(inputs);
-                    answer(reply, Ok(run), JobTimes { queue, ..times });
+                    answer(reply, Ok(run), JobTimes { queue, cpu_share, ..times });
                 }
                 return TaskOutcome { compute: time.total(), cpu: Some(cpu), ..ran };
             }
@@ -290,6 +292,7 @@ fn run_alone(task: &RunningTask<'_>, instance: &mut ModelInstance, mut job: Infe
         // It was by itself in the process of a model that is by itself there.
         result = Err(InferError::Run(ModelRunError::Crashed { reason: std::mem::take(reason) }));
     }
+    let times = JobTimes { cpu_share: result.as_ref().map_or(Duration::ZERO, |run| run.cpu), ..times };
     let end = match &result {
         Err(InferError::Run(ModelRunError::Crashed { reason })) => {
             // Before its caller knows of it: the next call is judged by it.
@@ -420,6 +423,7 @@ struct JobTimes {
     queue: Duration,
     prepare: Duration,
     postprocess: Duration,
+    cpu_share: Duration,
 }
 
 impl From<PipelineRunTimes> for JobTimes {
@@ -429,7 +433,8 @@ impl From<PipelineRunTimes> for JobTimes {
 }
 
 fn answer(reply: ReplySender, result: Result<RunResult, InferError>, times: JobTimes) {
-    let JobTimes { queue, prepare, postprocess } = times;
+    let JobTimes { queue, prepare, postprocess, cpu_share } = times;
+    let finished = |run| FinishedRun { run, queue, prepare, postprocess, cpu_share, stages: Vec::new() };
     // The caller may have left meanwhile.
-    let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));
+    let _ = reply.send(result.map(finished));
 }

@@ -25,6 +25,9 @@ const PRINCIPALS_MAX: usize = 16_384;
 /// known.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Bound on the time after which a caller may try again when a budget is spent: the owner may raise it meanwhile.
+const BUDGET_RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+
 /// Reason why a call was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
@@ -43,6 +46,8 @@ pub enum AdmissionError {
          opens in {} s", opens_in.as_secs()
     )]
     Window { windows: String, opens_in: Duration },
+    #[error("the budget '{budget}' of this month is spent ([[budget]]); it begins anew in {} s", begins_in.as_secs())]
+    Budget { budget: Arc<str>, begins_in: Duration },
 }
 
 impl AdmissionError {
@@ -52,6 +57,7 @@ impl AdmissionError {
             Self::Concurrent { .. } => CONCURRENCY_RETRY_AFTER,
             Self::Rate { wait, .. } => *wait,
             Self::Window { opens_in, .. } => *opens_in,
+            Self::Budget { begins_in, .. } => (*begins_in).min(BUDGET_RETRY_AFTER_MAX),
         }
     }
 }

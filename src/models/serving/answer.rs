@@ -103,11 +103,11 @@ fn into_answer(
     batch: usize,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
-    let FinishedRun { run, queue, prepare, postprocess, stages } =
+    let FinishedRun { run, queue, prepare, postprocess, cpu_share, stages } =
         answer.map_err(|error| ServingError::of_run(model, started, error))?;
     let compute = run.time;
     let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess, cpu: run.cpu, stages };
-    let counted = CallStatistics::Run { batch, queue, compute, missed: None };
+    let counted = CallStatistics::Run { batch, queue, compute, cpu: cpu_share, missed: None };
     Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
 }
 

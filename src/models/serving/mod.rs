@@ -5,6 +5,7 @@
 //! * `config.rs` - `[serving]`, `[response_cache]` and `[quota]`
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
+//! * `budgets.rs` - the budgets of callers and models that are spent
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
 //! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors,
 //!   `rows.rs` makes a tensor of cells, `cells.rs` fills rows of a table
@@ -14,7 +15,9 @@
 //! * `cache/` - `key.rs` names a request, `answers.rs` has what one cache keeps, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
+//! * `usage.rs` - the resources that callers use, for accounts
 //! * `detection_sink.rs` - the objects on photographs that callers attribute to a camera
+//! * `call_observer.rs` - a look at answered calls, for the watch on drift
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
@@ -30,13 +33,16 @@
 
 pub mod admission;
 mod answer;
+pub mod budgets;
 pub mod cache;
 mod call;
+pub mod call_observer;
 pub mod config;
 mod error;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
+pub mod usage;
 pub mod detection_sink;
 mod watched;
 pub mod windows;
@@ -63,14 +69,17 @@ use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
 use super::scheduling::outcome::{FailureClass, InferError};
+use super::status;
 use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::terms::{Priority, RunTerms};
 use admission::{AdmissionError, AdmissionGate, AdmissionPermit, LimitOwner, Quotas, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
+use budgets::SpentBudgets;
 use cache::{CacheBudget, CacheKey, CacheKeyBuilder, ResponseCache};
 use call::{CallStatistics, CountedCall};
+use call_observer::{CallObserver, CallObserverSlot, ObservedInputs};
 use detection_sink::{DetectionSink, DetectionSinkSlot};
 pub use error::ServingError;
 pub use feature_inputs::FeatureInputError;
@@ -81,6 +90,7 @@ use request::{
     CallInputs, FeatureRequest, InferRequest, InferResponse, OutputRequest, Payload, PipelineResult, ResultForm,
     TensorPayload, UsedFeature,
 };
+use usage::UsageMeter;
 use windows::DailyWindow;
 
 /// The most bytes of results that are written as JSON on an async thread: some tenths of a millisecond.
@@ -128,6 +138,9 @@ pub struct Serving {
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
     sink: DetectionSinkSlot,
+    usage: Arc<UsageMeter>,
+    observer: CallObserverSlot,
+    budgets: Arc<SpentBudgets>,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -151,6 +164,9 @@ impl Serving {
             memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
             sink: DetectionSinkSlot::default(),
+            usage: Arc::default(),
+            observer: CallObserverSlot::default(),
+            budgets: Arc::default(),
         }
     }
 
@@ -193,6 +209,11 @@ impl Serving {
         self.sink.set(sink);
     }
 
+    /// Sets the part that looks at answered calls. Called once, at the start.
+    pub fn observe_calls_by(&self, observer: Arc<dyn CallObserver>) {
+        self.observer.set(observer);
+    }
+
     /// The part that takes the objects on photographs of cameras.
     pub fn sink(&self) -> Option<&dyn DetectionSink> {
         self.sink.get()
@@ -206,6 +227,16 @@ impl Serving {
     /// The memory of the calls of all callers: over HTTP, over MQTT, and of cameras.
     pub fn memory(&self) -> &MemoryBudget {
         &self.memory
+    }
+
+    /// The resources that callers use. One part takes them.
+    pub fn usage(&self) -> &UsageMeter {
+        &self.usage
+    }
+
+    /// The budgets that are spent. One part sets them.
+    pub fn budgets(&self) -> &SpentBudgets {
+        &self.budgets
     }
 
     /// The sink of audit events.
@@ -266,7 +297,8 @@ impl Serving {
             request.payload = Payload::Content(content, ResultForm::Tensors);
         }
 
-        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
+        let call =
+            CountedCall::new((&self.audit, &self.usage), model, principal, Instant::now(), request.payload.bytes());
         let mut response = if let Some(watched) = watched {
             // Boxed: a call that no update watches does not reserve space for this future.
             Box::pin(self.infer_watched(call, watched, request)).await?
@@ -325,6 +357,7 @@ impl Serving {
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.takes(&fitted.inputs);
         call.given(|| tag::TagContent::Tensors(fitted.named(model)));
+        let sampled = self.observer.sample(model, || ObservedInputs::Tensors(fitted.named(model)));
 
         let names = model.output_names(&fitted.outputs);
         let answer = match self.cache(model) {
@@ -341,6 +374,7 @@ impl Serving {
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
         call.answered(&response.outputs);
+        self.observer.show(model, sampled, &response.outputs);
         if let Some(raw) = raw {
             raw.clone_from(&response.outputs);
         }
@@ -390,6 +424,7 @@ impl Serving {
         let pipeline = content_pipeline(model, content.input())?;
         let content = self.with_feature_cells(model, pipeline, content, call.principal, &account).await?;
         call.given(|| tagged(&content));
+        let sampled = self.observer.sample(model, || ObservedInputs::Content(content.clone()));
         let run =
             |content, terms| run_content(model, pipeline, (content, account.clone()), self.limits, terms, started);
         let answer = match self.cache(model) {
@@ -404,10 +439,12 @@ impl Serving {
         let (mut response, counted) = answer.into_response(model, model.result_names(pipeline.as_ref()));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(&response.outputs);
+        self.observer.show(model, sampled, &response.outputs);
         if form == ResultForm::Json {
             let json = write_result(pipeline, &response, &account).await;
             let json = json.map_err(|error| ServingError::of_run(model, started, InferError::Outputs(error)))?;
             response.memory.grow(json.get().len())?;
+            call.sends(json.get().len());
             response.result = Some(PipelineResult { kind: pipeline.kind(), json });
         }
         Ok((response, counted))
@@ -458,7 +495,7 @@ impl Serving {
             (InferError::Overloaded { depth }, RefusalReason::QueueFull)
         };
         let error = ServingError::of_run(&model, now, error);
-        CountedCall::new(&self.audit, model, principal, now).refuse(why);
+        CountedCall::new((&self.audit, &self.usage), model, principal, now, 0).refuse(why);
         Some(error)
     }
 
@@ -469,6 +506,7 @@ impl Serving {
         model: &LoadedModel,
         priority: Option<Priority>,
     ) -> Result<AdmissionPermit, AdmissionError> {
+        self.budgets.check(call.principal, &model.name)?;
         let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
@@ -551,6 +589,7 @@ fn finish<T>(
             {
                 call.model.statistics.failing_calls.failed(Instant::now(), &error.to_string());
             }
+            call.blame((400..500).contains(&status::of_serving(&error)));
             if let Some(why) = error.refusal() {
                 call.refuse(why);
             }

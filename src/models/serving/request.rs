@@ -41,6 +41,16 @@ pub enum Payload {
     Content(CallContent, ResultForm),
 }
 
+impl Payload {
+    /// The length of the inputs in bytes, without entity keys.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Tensors(tensors) => tensors.inputs.bytes(),
+            Self::Content(content, _) => content.bytes(),
+        }
+    }
+}
+
 /// Tensors for the inputs of a model.
 #[derive(Debug, Clone)]
 pub struct TensorPayload {

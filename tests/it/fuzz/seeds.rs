@@ -1,9 +1,17 @@
 //! Inputs that the parsers accept: what mutations begin with. A function a target, by its name.
 
-use ledge::audit::fuzz::{audit_checkpoint_seed, audit_proof_seed};
+use ledge::audit::fuzz::{audit_certificate_seed, audit_checkpoint_seed, audit_proof_seed};
+use ledge::drift::column::{Reading, Side};
+use ledge::drift::encoding::encode;
+use ledge::drift::watch::{ColumnReading, VersionWatch, WatchSettings};
 use ledge::features::window::window_seeds;
 use ledge::identity::sealing::fuzz::{sealed_file_seed, sealed_seed};
 use ledge::updates::trust::fuzz::{metadata_seeds, trusted_files_seed};
+
+/// A month of two callers, with a gap and a budget.
+pub fn account_month() -> Vec<Vec<u8>> {
+    vec![ledge::accounts::stored_example()]
+}
 
 /// Requests with data of every kind.
 pub fn json() -> Vec<Vec<u8>> {
@@ -412,6 +420,11 @@ pub fn audit_proof() -> Vec<Vec<u8>> {
     vec![audit_proof_seed()]
 }
 
+/// One that is valid.
+pub fn audit_certificate() -> Vec<Vec<u8>> {
+    vec![audit_certificate_seed()]
+}
+
 /// The file with two of them.
 pub fn trusted_files() -> Vec<Vec<u8>> {
     vec![trusted_files_seed()]
@@ -492,6 +505,25 @@ pub fn feature_records() -> Vec<Vec<u8>> {
 /// States of few events and of many.
 pub fn window() -> Vec<Vec<u8>> {
     window_seeds()
+}
+
+/// Watches on a model whose reference is fixed, and on one that learns. Without the head, which a change would damage.
+pub fn drift_watch() -> Vec<Vec<u8>> {
+    let settings = WatchSettings { window_ms: 1, calls_min: 40, learning_windows: 2, persistence: 1 };
+    let mut watch = VersionWatch::new(settings, None, 0);
+    let mut seeds = Vec::new();
+    for call in 0..200_u32 {
+        let reading = |name: &str, side, reading| ColumnReading { name: name.to_owned(), side, reading };
+        let number = Reading::Number(f64::from(call % 37));
+        watch.observe(
+            &[reading("a", Side::Input, number), reading("y", Side::Output, Reading::Value(call % 3))],
+            u64::from(call),
+        );
+        if call % 90 == 89 {
+            seeds.push(encode(watch.state())[8..].to_vec());
+        }
+    }
+    seeds
 }
 
 /// Calls of the model repository's routes.
@@ -617,6 +649,33 @@ pub fn erased_entities() -> Vec<Vec<u8>> {
     ])
 }
 
+/// A detector, a profile of rows and a series of a set, each after some samples.
+pub fn anomaly_state() -> Vec<Vec<u8>> {
+    use ledge::anomaly::{MonitorSet, Pace, RowProfile, SeriesDetector};
+    let pace = Pace::new(60_000, 1.0).unwrap();
+    let mut detector = SeriesDetector::new(pace);
+    let mut profile = RowProfile::new(3, 1e-3).unwrap();
+    let mut set = MonitorSet::default();
+    set.watch("memory", pace, None).unwrap();
+    for minute in 0..200_i32 {
+        let value = f64::from(minute * 7919 % 100);
+        detector.observe(i64::from(minute) * 60_000, value).unwrap();
+        profile.observe(&[Some(value), None, Some(-value)]).unwrap();
+        set.observe(i64::from(minute) * 60_000, &[("memory", value)]);
+    }
+    [detector.encode(), profile.encode()].into_iter().chain(set.encode()).collect()
+}
+
 fn all(seeds: &[&[u8]]) -> Vec<Vec<u8>> {
     seeds.iter().map(|seed| seed.to_vec()).collect()
+}
+
+pub fn history_record() -> Vec<Vec<u8>> {
+    vec![ledge::history::fuzz::record_bytes(490_896, 60, &[2.5, 0.0, f32::NAN, 0.25])]
+}
+
+pub fn history_query() -> Vec<Vec<u8>> {
+    let texts =
+        ["", "series=caller%3Akey%3Atill&resolution=1m&columns=p99_s,calls_per_s&format=csv&from=2026-01-01T00:00:00Z"];
+    texts.map(|text| text.as_bytes().to_vec()).into()
 }

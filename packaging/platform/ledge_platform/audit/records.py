@@ -61,7 +61,7 @@ def number(event, key):
 
 
 TOLD = (("access_denied", "accesses denied"), ("connection_refused", "connections refused"),
-        ("question_refused", "questions refused"), ("clock_jumped", "clock jumps"), ("tag_key_destroyed", "tag keys destroyed"),
+        ("question_refused", "questions refused"), ("clock_jumped", "clock jumps"), ("budget_reached", "budgets reached"), ("tag_key_destroyed", "tag keys destroyed"),
         ("feature_store_damaged", "times the feature store was damaged"), ("trust_reset", "times the trust was reset"))
 
 

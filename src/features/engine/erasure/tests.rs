@@ -13,7 +13,9 @@ use super::super::files::FeatureStoreFiles;
 use super::*;
 use crate::config::FeaturesConfig;
 use crate::mem_table::MemTableChanges;
-use crate::online::{FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest, PushTarget};
+use crate::online::{
+    Disclosure, FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest, PushTarget,
+};
 use crate::registry::Registry;
 use crate::{FeatureCaller, FeatureStore};
 
@@ -117,7 +119,18 @@ impl ErasureStore {
         found.cells.column(0)[0].status == FieldStatus::Present
     }
 
-    fn erase(&self, entity: &serde_json::Value) -> Result<ErasureCounts, FeatureError> {
+    pub fn disclose(&self, entity: &serde_json::Value) -> Result<Disclosure, FeatureError> {
+        let entity: JoinKeyValues = serde_json::from_value(entity.clone()).unwrap();
+        self.runtime.block_on(self.features.disclose(entity, Principal::Local))
+    }
+
+    fn erase_named(&self, entity: &serde_json::Value) -> Vec<String> {
+        let entity: JoinKeyValues = serde_json::from_value(entity.clone()).unwrap();
+        let erasing = self.features.erase_with(vec![entity], Some(EntityNaming::Named), Principal::Local);
+        self.runtime.block_on(erasing).unwrap().statements
+    }
+
+    pub fn erase(&self, entity: &serde_json::Value) -> Result<ErasureCounts, FeatureError> {
         let entity: JoinKeyValues = serde_json::from_value(entity.clone()).unwrap();
         self.runtime.block_on(self.features.erase(vec![entity], Principal::Local))
     }
@@ -151,6 +164,21 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
     // Records that a rebuild could not find may still be restored.
     assert_eq!(store.maintenance().destroy_unused_keys().unwrap(), 0);
     assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
+    store.close();
+}
+
+#[test]
+fn the_statement_of_an_erasure_has_the_views_records_and_times_and_the_entity_in_its_own_type() {
+    let store = ErasureStore::ready(Sealer::none());
+    store.push(0..3);
+    let [text] = store.erase_named(&json!({ "customer": 1 })).try_into().unwrap();
+    let statement = ErasureStatement::parse(&text).unwrap();
+    let [view] = statement.feature_views.as_slice() else { panic!("{text}") };
+    assert_eq!((statement.records, view.name.as_str(), view.records), (1, "profile", 1));
+    assert!(view.earliest == view.latest && view.earliest.starts_with("20"), "{text}");
+    assert_eq!(statement.entity(), Some(&[("customer".to_owned(), json!(1))].into()));
+    let [again] = store.erase_named(&json!({ "customer": 1 })).try_into().unwrap();
+    assert!(ErasureStatement::parse(&again).unwrap().feature_views.is_empty() && again != text);
     store.close();
 }
 

@@ -85,6 +85,13 @@ impl<const N: usize> Histogram<N> {
         self.sum
     }
 
+    /// Adds the values of another distribution over the same bounds.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.above += other.above;
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
     /// The buckets, ascending: the upper bound, `None` above the last, and how many values fell between it and the one
     /// below.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {

@@ -7,7 +7,7 @@ use ledge_base::clock;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use crate::readings::{COLUMNS, FigureSample};
+use crate::readings::{BOX_COLUMNS, FigureSample};
 
 /// The samples of one period.
 #[derive(Debug, Clone)]
@@ -28,6 +28,11 @@ impl FigureRing {
 
     pub fn interval(&self) -> Duration {
         self.interval
+    }
+
+    /// The time of the newest row, in milliseconds since the Unix epoch; `None` without one.
+    pub fn end_ms(&self) -> Option<u64> {
+        (!self.rows.is_empty()).then_some(self.end_ms)
     }
 
     /// The rows since `after_ms`, in milliseconds since the Unix epoch, as if each took an interval. It is the end of
@@ -73,8 +78,8 @@ struct RingColumns<'a>(&'a FigureRing);
 
 impl Serialize for RingColumns<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(COLUMNS.len()))?;
-        for (index, name) in COLUMNS.iter().enumerate() {
+        let mut map = serializer.serialize_map(Some(BOX_COLUMNS.len()))?;
+        for (index, name) in BOX_COLUMNS.iter().enumerate() {
             map.serialize_entry(name, &RingColumn { ring: self.0, index })?;
         }
         map.end()
@@ -127,7 +132,7 @@ mod tests {
         assert_eq!(calls(&ring), json!([2.0, 3.0, 4.0]));
         let document = serde_json::to_value(&ring).unwrap();
         assert_eq!((&document["interval_s"], &document["end"]), (&json!(5), &json!("2026-01-01T00:00:00Z")));
-        assert_eq!(document["columns"].as_object().unwrap().len(), COLUMNS.len());
+        assert_eq!(document["columns"].as_object().unwrap().len(), BOX_COLUMNS.len());
         assert_eq!(document["columns"]["queue"], json!([null, null, null]));
     }
 

@@ -1,5 +1,6 @@
 //! `GET /figures/live`: each new sample as a server-sent event.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -12,11 +13,24 @@ use futures_util::stream;
 use ledge_identity::authentication::{Authenticator, Caller};
 use ledge_part::api_error::ApiError;
 use ledge_service::shutdown::Shutdown;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::state::{ConsoleHttpState, LISTENERS_MAX};
+use crate::part::HistoryHttpState;
+
+/// The most listeners at a time: each holds a connection.
+const LISTENERS_MAX: usize = 32;
+
+/// The places of listeners. Clones share them.
+#[derive(Debug, Clone)]
+pub struct EventStreamLimiter(Arc<Semaphore>);
+
+impl Default for EventStreamLimiter {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LISTENERS_MAX)))
+    }
+}
 
 /// The time after which a listener that is one too many may try again.
 const LISTENER_RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -44,12 +58,12 @@ struct EventStreamSubscriber {
 
 /// `GET /figures/live`. With `?events=N` it ends after N events.
 pub async fn live(
-    State(console): State<ConsoleHttpState>,
+    State(state): State<HistoryHttpState>,
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let left = events_of(uri.query().unwrap_or_default())?;
-    let place = console.listeners.0.clone().try_acquire_owned().map_err(|_| {
+    let place = state.listeners.0.clone().try_acquire_owned().map_err(|_| {
         let message = format!("{LISTENERS_MAX} callers listen already: ask for GET /figures now and then instead");
         ApiError::later(StatusCode::SERVICE_UNAVAILABLE, message, LISTENER_RETRY_AFTER)
     })?;
@@ -57,10 +71,10 @@ pub async fn live(
     let listener = EventStreamSubscriber {
         opening: Some(Bytes::from_static(OPENING)),
         left,
-        events: console.figures.events(),
+        events: state.history.figures.events(),
         caller,
-        authenticator: console.authenticator.clone(),
-        shutdown: console.shutdown.clone(),
+        authenticator: state.authenticator.clone(),
+        shutdown: state.shutdown.clone(),
         _place: place,
     };
     let events = stream::unfold(listener, |mut listener| async move {

@@ -1,6 +1,7 @@
 //! The figures of a sample, and the readings of counters and gauges that they are made of.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
@@ -9,58 +10,67 @@ use ledge_base::telemetry::service_usage::{self, ServiceUsage};
 use ledge_base::telemetry::system::MachineMemory;
 use ledge_models::repository::statistics::{RefusalReason, VersionCounters};
 use ledge_models::serving::Serving;
+use ledge_models::serving::usage::{CallUsage, UsageInterval};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 /// The names of the figures, in base units. Those of calls are of the interval; the others are of its end, or the mean
 /// of a longer interval.
-pub const COLUMNS: [&str; 11] = [
+pub const BOX_COLUMNS: [&str; 14] = [
     "calls_per_s",
     "failed_per_s",
     "refused_per_s",
     "p50_s",
     "p99_s",
+    "bytes_in_per_s",
+    "bytes_out_per_s",
     "cores_busy",
     "ledge_cores",
     "ledge_memory_bytes",
     "memory_available_bytes",
     "temperature_celsius",
     "queue",
+    "disk_free_bytes",
 ];
 
 /// The first of the columns that are gauges.
-const FIRST_GAUGE: usize = 5;
+const FIRST_GAUGE: usize = 7;
 
-const GAUGES: usize = COLUMNS.len() - FIRST_GAUGE;
+const GAUGES: usize = BOX_COLUMNS.len() - FIRST_GAUGE;
 
 /// The most versions of models with remembered counters. Beyond them, those that are not loaded are forgotten.
 const VERSIONS_MAX: usize = 1024;
 
 /// One figure for each column; a figure that is not known is not a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FigureSample([f32; COLUMNS.len()]);
+pub struct FigureSample([f32; BOX_COLUMNS.len()]);
 
 impl Default for FigureSample {
     /// No figure.
     fn default() -> Self {
-        Self([f32::NAN; COLUMNS.len()])
+        Self([f32::NAN; BOX_COLUMNS.len()])
     }
 }
 
 impl FigureSample {
+    /// The figures in the order of [`BOX_COLUMNS`].
+    pub fn figures(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// A sample of as many figures; `None` for another number.
+    pub fn of(figures: &[f32]) -> Option<Self> {
+        figures.try_into().ok().map(Self)
+    }
+
     /// The figure of a column, with the four digits that a plot can show; `None` where it is not known.
     pub fn figure(&self, column: usize) -> Option<f32> {
-        let figure = self.0.get(column).copied().filter(|figure| figure.is_finite())?;
-        if figure == 0.0 {
-            return Some(0.0);
-        }
-        let digits = 10_f64.powf(3.0 - f64::from(figure).abs().log10().floor());
-        Some(single((f64::from(figure) * digits).round() / digits))
+        self.0.get(column).copied().and_then(rounded)
     }
 
     /// Sets the figure of a column.
     pub fn set(&mut self, column: &str, figure: f32) {
-        let place = COLUMNS.iter().position(|name| *name == column);
+        let place = BOX_COLUMNS.iter().position(|name| *name == column);
         if let Some(place) = place.and_then(|index| self.0.get_mut(index)) {
             *place = figure;
         }
@@ -73,11 +83,21 @@ impl FigureSample {
     }
 }
 
+/// A figure with four digits; `None` for one that is not known.
+pub fn rounded(figure: f32) -> Option<f32> {
+    if figure == 0.0 {
+        return Some(0.0);
+    }
+    let figure = Some(figure).filter(|figure| figure.is_finite())?;
+    let digits = 10_f64.powf(3.0 - f64::from(figure).abs().log10().floor());
+    Some(single((f64::from(figure) * digits).round() / digits))
+}
+
 /// An object of the figures by the names of their columns.
 impl Serialize for FigureSample {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(COLUMNS.len()))?;
-        for (index, name) in COLUMNS.iter().enumerate() {
+        let mut map = serializer.serialize_map(Some(BOX_COLUMNS.len()))?;
+        for (index, name) in BOX_COLUMNS.iter().enumerate() {
             map.serialize_entry(name, &self.figure(index))?;
         }
         map.end()
@@ -85,7 +105,7 @@ impl Serialize for FigureSample {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "seven digits are more than a plot shows")]
-fn single(figure: f64) -> f32 {
+pub(crate) fn single(figure: f64) -> f32 {
     figure as f32
 }
 
@@ -95,6 +115,8 @@ pub struct FigureTotals {
     calls: u64,
     failed: u64,
     refused: u64,
+    bytes_in: u64,
+    bytes_out: u64,
     /// The upper bounds of times to answers in nanoseconds, each with the count of those that fell between it and the
     /// one below. `None` is above the last.
     times: Vec<(Option<u64>, u64)>,
@@ -123,6 +145,13 @@ impl FigureReading {
 }
 
 impl FigureTotals {
+    fn add_bytes<'u>(&mut self, used: impl Iterator<Item = &'u CallUsage>) {
+        for usage in used {
+            self.bytes_in += usage.bytes_in;
+            self.bytes_out += usage.bytes_out;
+        }
+    }
+
     /// Adds the increase of a version's counters since `before`.
     fn add(&mut self, before: &VersionCounters, now: &VersionCounters) {
         let failed = now.fail.count.saturating_sub(before.fail.count);
@@ -152,15 +181,24 @@ pub struct FigureReader {
     /// The counters of each version at the last reading. A version that is loaded again goes on counting.
     seen: HashMap<(ModelName, ModelVersion), VersionCounters>,
     totals: FigureTotals,
+    /// The folder whose disk is watched.
+    folder: PathBuf,
+    read_at: Instant,
 }
 
 impl FigureReader {
-    pub fn new(serving: Serving) -> Self {
-        Self { serving, machine: MachineMonitor::default(), seen: HashMap::new(), totals: FigureTotals::default() }
+    /// A reader of a serving core that has just started. `folder` is on the disk that is watched.
+    pub fn new(serving: Serving, folder: PathBuf) -> Self {
+        let totals = FigureTotals { cpu: service_usage::cpu_time(), ..FigureTotals::default() };
+        let machine = MachineMonitor::default();
+        Self { serving, machine, seen: HashMap::new(), totals, folder, read_at: Instant::now() }
     }
 
-    /// Reads everything. Some hardware sensors take milliseconds, so this is not for an async thread.
-    pub fn read(&mut self) -> FigureReading {
+    /// Reads everything, and ends the interval of the use of callers at `now_ms`. Some hardware sensors take
+    /// milliseconds, so this is not for an async thread.
+    pub fn read(&mut self, now_ms: u64) -> (FigureReading, UsageInterval) {
+        let at = Instant::now();
+        let elapsed = at.saturating_duration_since(std::mem::replace(&mut self.read_at, at));
         let live = self.serving.repository().all_live();
         if self.seen.len() > VERSIONS_MAX {
             self.seen.retain(|(name, version), _| live.iter().any(|of| of.name == *name && of.version == *version));
@@ -175,7 +213,10 @@ impl FigureReader {
             queued += model.instance_usage().queued;
         }
         let usage = service_usage::usage();
-        self.totals.cpu = usage.map(|usage| usage.cpu);
+        let before = std::mem::replace(&mut self.totals.cpu, usage.map(|usage| usage.cpu));
+        let cpu = self.totals.cpu.zip(before).map(|(now, before)| now.saturating_sub(before));
+        let interval = self.serving.usage().end_interval(now_ms, elapsed, cpu);
+        self.totals.add_bytes(interval.used.values());
         let memory = usage.map_or(f64::NAN, |ServiceUsage { memory_bytes, .. }| whole(memory_bytes));
 
         let machine = self.machine.read();
@@ -183,9 +224,16 @@ impl FigureReader {
         let busy = if loads.is_empty() { f64::NAN } else { loads.iter().sum() };
         let warmest = machine.temperatures.values().copied().fold(f64::NAN, f64::max);
         let available = MachineMemory::read().map_or(f64::NAN, |memory| whole(memory.available_bytes));
-        let gauges = [busy, f64::NAN, memory, available, warmest, whole(queued as u64)];
-        FigureReading { at: Instant::now(), totals: self.totals.clone(), gauges: FigureGauges(gauges) }
+        let free = free_bytes(&self.folder).map_or(f64::NAN, whole);
+        let gauges = [busy, f64::NAN, memory, available, warmest, whole(queued as u64), free];
+        (FigureReading { at, totals: self.totals.clone(), gauges: FigureGauges(gauges) }, interval)
     }
+}
+
+/// The free bytes of the disk of a folder.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let facts = rustix::fs::statvfs(folder).ok()?;
+    Some(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and a plot shows four digits")]
@@ -234,13 +282,16 @@ impl FigureInterval {
         sample.set_known("failed_per_s", rate(before.failed, now.failed));
         sample.set_known("refused_per_s", rate(before.refused, now.refused));
 
+        sample.set_known("bytes_in_per_s", rate(before.bytes_in, now.bytes_in));
+        sample.set_known("bytes_out_per_s", rate(before.bytes_out, now.bytes_out));
+
         let times = |index: usize| before.times.get(index).map_or(0, |(_, count)| *count);
         let times: Vec<_> =
             now.times.iter().enumerate().map(|(index, (bound, count))| (*bound, count - times(index))).collect();
         sample.set_known("p50_s", quantile(&times, 0.5));
         sample.set_known("p99_s", quantile(&times, 0.99));
 
-        let gauges = COLUMNS.iter().skip(FIRST_GAUGE).zip(self.sums.iter().zip(&self.counts));
+        let gauges = BOX_COLUMNS.iter().skip(FIRST_GAUGE).zip(self.sums.iter().zip(&self.counts));
         for (name, (sum, count)) in gauges {
             sample.set_known(name, (*count > 0.0).then(|| sum / count));
         }
@@ -252,7 +303,7 @@ impl FigureInterval {
 
 /// The time in seconds that the share `q` of all times does not exceed, estimated as in `ledge top`: times are evenly
 /// spread in their bucket, and those above the highest bound count as that bound. `None` without times.
-fn quantile(times: &[(Option<u64>, u64)], q: f64) -> Option<f64> {
+pub(crate) fn quantile(times: &[(Option<u64>, u64)], q: f64) -> Option<f64> {
     let count: u64 = times.iter().map(|(_, count)| count).sum();
     let rank = q * whole(count);
     let (mut lower, mut below) = (0.0, 0.0);
@@ -282,7 +333,7 @@ mod tests {
     }
 
     fn figure(sample: &FigureSample, name: &str) -> Option<f32> {
-        sample.figure(COLUMNS.iter().position(|column| *column == name).unwrap())
+        sample.figure(BOX_COLUMNS.iter().position(|column| *column == name).unwrap())
     }
 
     #[test]
@@ -300,7 +351,7 @@ mod tests {
         let first = reading(start, totals.clone(), [f64::NAN; GAUGES]);
         totals.add(&before, &statistics.snapshot());
         totals.cpu = Some(Duration::from_secs(2));
-        let second = reading(start + Duration::from_secs(4), totals, [3.0, f64::NAN, 5.0, 6.0, f64::NAN, 7.0]);
+        let second = reading(start + Duration::from_secs(4), totals, [3.0, f64::NAN, 5.0, 6.0, f64::NAN, 7.0, 8.0]);
         let mut interval = FigureInterval::starting(first);
         interval.take(&second);
         let sample = interval.sample(&second);
