@@ -51,7 +51,8 @@ impl ChildDaemon {
             "home_assistant.enable=false".to_owned(),
             "updates.repository=\"\"".to_owned(),
             format!("state.path={}", text(state)),
-            // Its audit log is discarded.
+            // Its audit log and its history are discarded.
+            "history.enabled=false".to_owned(),
             format!("audit.path={}", text(&state.join("audit"))),
             format!("runtimes.cache={}", text(cache)),
             // In-process measurements have no quota, either.
