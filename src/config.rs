@@ -35,6 +35,7 @@ use ledge_identity::device::DeviceConfig;
 use ledge_identity::keys;
 use ledge_identity::sealing::EncryptionConfig;
 use ledge_inbox::config::InboxesConfig;
+use ledge_jobs::config::JobsConfig;
 use ledge_listener::address::{self, ListenAddress};
 use ledge_listener::tls::TlsSource;
 use ledge_listener::tls::config::ClientCertificates;
@@ -117,6 +118,7 @@ pub struct Config {
     pub budget: BudgetsConfig,
     #[serde(skip_serializing_if = "ObjectivesConfig::is_empty")]
     pub objective: ObjectivesConfig,
+    pub jobs: JobsConfig,
     pub membership: MembershipConfig,
     pub updates: UpdatesConfig,
     pub upgrades: UpgradesConfig,

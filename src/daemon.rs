@@ -79,6 +79,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_jobs::part::JobsPart;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_membership::config::MembershipConfig;
 use ledge_membership::part::MembershipPart;
@@ -407,6 +408,8 @@ impl DaemonApp {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
+        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, config.http.max_body_bytes);
+        parts.extend(jobs.map(|jobs| Arc::new(jobs) as Arc<dyn Subsystem>));
         let history = History::open(&config.history);
         let drift = self.drift();
         parts.extend(drift.clone().map(|drift| Arc::new(drift) as Arc<dyn Subsystem>));
@@ -585,6 +588,7 @@ fn stores(config: &Config) -> Vec<StoreFolder> {
         store("audit", &config.audit.path, config.audit.min_free_mb << 20),
         store("features", &config.features.path, config.features.min_free_mb << 20),
         store("updates", &config.updates.path, config.updates.min_free_mb << 20),
+        store("jobs", &config.jobs.path, config.jobs.min_free_mb << 20),
     ]
 }
 

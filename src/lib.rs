@@ -58,6 +58,7 @@ pub use ledge_http as http;
 pub use ledge_identity as identity;
 pub use ledge_inbox as inbox;
 pub use ledge_isolation as isolation;
+pub use ledge_jobs as jobs;
 pub use ledge_listener as listener;
 pub use ledge_membership as membership;
 pub use ledge_models::{repository, scheduling, serving};

@@ -11,7 +11,9 @@
 //! * `retry.rs` - failures remembered across starts, and the growing pauses before the next try
 //! * `log_limiter.rs` - limits repeated log messages, about calls and about work that is tried again until it succeeds
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
+//! * `time_id.rs` - the id of a thing that this box made, which sorts by its time
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
+//! * `open_folder.rs` - an open folder, in which files have names and no link is followed
 //! * `contained.rs` - files of a folder, read without following a link out of it
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
@@ -52,6 +54,7 @@
 //!   start, in `isolation/starter.rs`, `isolation/spawner.rs` or `documents/pages.rs`
 
 pub mod names;
+pub mod open_folder;
 pub mod tensor;
 pub mod principal;
 pub mod memory_budget;
@@ -67,5 +70,6 @@ pub mod checked_folder;
 pub mod backoff;
 pub mod retry;
 pub mod log_limiter;
+pub mod time_id;
 pub mod token_bucket;
 pub mod telemetry;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
@@ -44,7 +44,7 @@ pub enum ConfigCommand {
     /// By default the unit admits only this machine. The drop-in adds the destinations of [[egress.allow]] with the
     /// current addresses of their names, the name servers if there are names, and the networks of --clients, from which
     /// other machines may connect to the addresses of http.listen. systemd filters by address, not by port: the
-    /// allow-list still decides what is sent where. The folders of [[inbox]] become writable for the service. Write the
+    /// allow-list still decides what is sent where. The folders of [[inbox]] and [jobs] become writable for the service. Write the
     /// drop-in again when the configuration or an address changes.
     SystemdDropIn {
         /// A network from which other machines may connect, such as 192.168.1.0/24 or 2001:db8::/32; any is every
@@ -213,14 +213,15 @@ const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 /// The folders of which each unit has its own.
 const PRIVATE_FOLDERS: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// The lines that open the folders of inboxes. The service starts without a folder that is not there, such as that of a
+/// The lines that open the folders of inboxes and jobs. The service starts without a folder that is not there, such as that of a
 /// share that cannot be mounted.
 fn inbox_lines(config: &Config) -> anyhow::Result<Vec<String>> {
-    let folders: BTreeSet<_> = config.inbox.iter().flat_map(InboxConfig::written_folders).collect();
+    let of_inboxes = config.inbox.iter().flat_map(InboxConfig::written_folders);
+    let folders: BTreeSet<_> = of_inboxes.chain(config.jobs.folders.iter().map(PathBuf::as_path)).collect();
     let is_in = |folder: &Path, parents: &[&str]| parents.iter().any(|parent| folder.starts_with(parent));
     let mut lines = Vec::new();
     if !folders.is_empty() {
-        lines.push("# Folders of [[inbox]]".to_owned());
+        lines.push("# Folders of [[inbox]] and [jobs]".to_owned());
     }
     if folders.iter().any(|folder| is_in(folder, &HOMES)) {
         lines.push("ProtectHome=tmpfs".to_owned());

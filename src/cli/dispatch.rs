@@ -2,8 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, accounts, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models,
-    mqtt, report, restore, serve, tls, top, tune, update, upgrade,
+    Exit, Output, accounts, audit, backup, config, doctor, encryption, features, health, infer, jobs, join, keys,
+    models, mqtt, report, restore, serve, tls, top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -13,6 +13,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Jobs(args) => jobs::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
             Command::Accounts(args) => accounts::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),

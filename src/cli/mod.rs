@@ -16,6 +16,7 @@ pub mod features;
 pub mod health;
 pub mod infer;
 mod internal;
+pub mod jobs;
 pub mod join;
 mod globals;
 pub mod keys;

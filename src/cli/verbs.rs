@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, accounts, audit, backup, config, doctor, encryption, features, health, infer, join, keys, models, mqtt,
-    report, restore, serve, tls, top, tune, update, upgrade,
+    GlobalArgs, accounts, audit, backup, config, doctor, encryption, features, health, infer, jobs, join, keys, models,
+    mqtt, report, restore, serve, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -27,6 +27,7 @@ Examples:
   ledge serve --set http.listen=127.0.0.1:9000  use another address, for this start only
   ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
   ledge top                                     show the activity of a running server
+  ledge jobs add /srv/scans --model document_reader --window 22:00-06:00
   ledge models list                             list the models and their versions
   ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
   ledge features list                           list the feature views with their row counts
@@ -59,6 +60,11 @@ pub enum Command {
     /// running server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the
     /// JSON of an inference request.
     Infer(infer::InferArgs),
+    /// List the jobs of a running server, or add, fetch and remove them: files and tables that a model answers when there is
+    /// time.
+    ///
+    /// A job runs in its window of the day, behind all callers, and goes on after a restart.
+    Jobs(jobs::JobsArgs),
     /// Show the activity of a running server: requests, latencies, queues, the cache and the cores, refreshed each
     /// second.
     ///

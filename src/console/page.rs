@@ -32,6 +32,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
     ("drawing.js", JAVASCRIPT, include_str!("page/drawing.js")),
     ("features.js", JAVASCRIPT, include_str!("page/features.js")),
+    ("jobs.js", JAVASCRIPT, include_str!("page/jobs.js")),
     ("key.js", JAVASCRIPT, include_str!("page/key.js")),
     ("keys.js", JAVASCRIPT, include_str!("page/keys.js")),
     ("models.js", JAVASCRIPT, include_str!("page/models.js")),

@@ -14,13 +14,15 @@ use ledge_audit::layout;
 use ledge_base::durable;
 use ledge_features as features;
 use ledge_identity::keys;
+use ledge_jobs as jobs;
 use ledge_updates::store;
 
 /// The stores, and the format of each that this version writes. A number is raised in the commit after which the
 /// previous version could no longer read everything in the store; the constant of each store says why.
-pub const STORE_FORMATS: [(&str, u32); 4] = [
+pub const STORE_FORMATS: [(&str, u32); 5] = [
     ("audit", layout::FORMAT_VERSION),
     ("features", features::FORMAT_VERSION),
+    ("jobs", jobs::FORMAT_VERSION),
     ("keys", keys::FORMAT_VERSION),
     ("updates", store::FORMAT_VERSION),
 ];

@@ -114,7 +114,8 @@ impl Role {
             Self::FeatureWriter => "push features, read them, see what is declared",
             Self::Operator => {
                 "what a viewer may; load and unload models, add models of the catalogue; check for, pin, roll back \
-                 and cancel updates; accept drift; compact and snapshot the feature store; try alerts"
+                 and cancel updates; accept drift; compact and snapshot the feature store; try alerts; add, \
+                 fetch and remove jobs"
             }
             Self::Admin => {
                 "everything: also upload and remove models, back up, restore and erase features, reset what is \

@@ -81,11 +81,20 @@ pub enum EncryptionPurpose {
     FeatureStore,
     /// The private keys of the membership of a fleet.
     Membership,
+    /// The key of a job, and with that key its input and its results.
+    Jobs,
 }
 
 impl EncryptionPurpose {
-    const ALL: [Self; 6] =
-        [Self::AuditKey, Self::TagKey, Self::Model, Self::FeatureKeys, Self::FeatureStore, Self::Membership];
+    const ALL: [Self; 7] = [
+        Self::AuditKey,
+        Self::TagKey,
+        Self::Model,
+        Self::FeatureKeys,
+        Self::FeatureStore,
+        Self::Membership,
+        Self::Jobs,
+    ];
 
     /// The context of BLAKE3's key derivation. Never change it: data on disks depends on the derived keys.
     fn context(self) -> &'static str {
@@ -96,6 +105,7 @@ impl EncryptionPurpose {
             Self::FeatureKeys => "ledge 2026-11 sealing v1 feature keys",
             Self::FeatureStore => "ledge 2026-11 sealing v1 feature store",
             Self::Membership => "ledge 2026-12 sealing v1 membership",
+            Self::Jobs => "ledge 2026-12 sealing v1 jobs",
         }
     }
 }

@@ -1,9 +1,8 @@
 //! A claimed file: its id, and the names of the files that come of it.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::ffi::OsString;
 
-use ledge_base::clock;
+use ledge_base::time_id::TimeId;
 
 /// The longest part of a file's own name in the names of others, in bytes. With the id and an ending it stays below
 /// the 255 bytes that file systems take.
@@ -12,67 +11,12 @@ const NAME_BYTES_MAX: usize = 160;
 /// Characters that Windows and SMB do not take in names.
 const FOREIGN_CHARS: &str = "\\/:*?\"<>|";
 
-/// The id of a claimed file: the time in UTC, and a random number. Ids sort by time.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClaimId(String);
-
 /// A file that this box has taken out of the watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    pub id: ClaimId,
+    pub id: TimeId,
     /// Its name, as whoever wrote it chose it.
     pub name: OsString,
-}
-
-impl ClaimId {
-    /// The id of a file that is claimed now.
-    pub fn generate(now_ms: u64) -> std::io::Result<Self> {
-        let mut random = [0; 4];
-        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
-        Ok(Self(format!("{}-{:08x}", compact_time(now_ms), u32::from_be_bytes(random))))
-    }
-
-    /// True if the file was claimed more than this time ago, in milliseconds, by the clock of the box that did.
-    pub fn is_older(&self, than_ms: u64) -> bool {
-        *self.0 < *compact_time(clock::unix_millis().saturating_sub(than_ms))
-    }
-
-    /// The id of a document of the file: that of the file, with a number if it has several.
-    pub fn of_document(&self, number: Option<usize>) -> String {
-        number.map_or_else(|| self.0.clone(), |number| format!("{}-{number}", self.0))
-    }
-
-    /// The id that is the name of a folder or of a file.
-    pub fn parse(name: &OsStr) -> Option<Self> {
-        let text = name.to_str()?;
-        let (time, random) = text.split_once('-')?;
-        let (day, second) = time.split_once('T')?;
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let is_id = day.len() == 8 && is_number(day) && is_number(second.strip_suffix('Z')?);
-        let is_random = random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (is_id && is_random).then(|| Self(text.to_owned()))
-    }
-
-    /// The month in which the file was claimed, such as `2026-12`.
-    pub fn month(&self) -> String {
-        format!("{}-{}", self.0.get(..4).unwrap_or_default(), self.0.get(4..6).unwrap_or_default())
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// A time such as `20261201T111438123Z`.
-fn compact_time(unix_ms: u64) -> String {
-    let seconds: String = clock::rfc3339(unix_ms).chars().filter(|c| c.is_ascii_digit() || *c == 'T').collect();
-    format!("{seconds}{:03}Z", unix_ms % 1000)
-}
-
-impl fmt::Display for ClaimId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 impl Claim {
@@ -116,19 +60,7 @@ mod tests {
     use super::*;
 
     fn claim(name: impl Into<OsString>) -> Claim {
-        Claim { id: ClaimId("20261201T111438123Z-1f3a9c2e".to_owned()), name: name.into() }
-    }
-
-    #[test]
-    fn an_id_has_its_time_and_is_read_again() {
-        let id = ClaimId::generate(1_796_123_678_123).unwrap();
-        assert!(id.as_str().starts_with("20261201T") && id.as_str().len() == 28, "{id}");
-        assert_eq!((ClaimId::parse(OsStr::new(id.as_str())), id.month().as_str()), (Some(id), "2026-12"));
-        let made_now = ClaimId::generate(clock::unix_millis()).unwrap();
-        assert!(!made_now.is_older(60_000) && claim("a").id.is_older(0) == (made_now.as_str() > "20261201T111438123Z"));
-        for other in ["", "results", "20261201T111438123Z", "20261201T111438123Z-1f3a9c2", "x20261201T1Z-1f3a9c2e"] {
-            assert_eq!(ClaimId::parse(OsStr::new(other)), None, "{other}");
-        }
+        Claim { id: TimeId::parse("20261201T111438123Z-1f3a9c2e".as_ref()).unwrap(), name: name.into() }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use ledge_base::config_path;
 use ledge_base::names::{InboxName, ModelName};
 use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_egress::{ConfiguredDestination, WebhookConfig};
+use ledge_models::serving::windows::DailyWindow;
 use serde::{Deserialize, Serialize};
 
 /// The most inboxes. Each has a thread.
@@ -51,6 +52,9 @@ pub struct InboxConfig {
     /// The time for which the size and the time of a file must not change before the file is taken, in milliseconds.
     #[serde(default = "settle_ms", deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub settle_ms: u64,
+    /// The time of day, in local time, in which documents are read; always without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<DailyWindow>,
     /// Publishes fields and text at the broker of `[mqtt]`.
     #[serde(default)]
     pub mqtt: bool,

@@ -13,18 +13,19 @@ use ledge_base::backoff::{self, Backoff};
 use ledge_base::clock;
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::DeviceName;
+use ledge_base::open_folder::FileStamp;
 use ledge_base::principal::Principal;
+use ledge_base::time_id::TimeId;
 use ledge_engine::pipeline::file_format::UnexpectedFile;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::Serving;
-use ledge_part::api_error::ApiError;
+use ledge_models::serving::{Serving, windows};
+use ledge_part::api_error::{ApiError, FailureKind};
 use ledge_protocol::document_call::{DocumentAnswer, DocumentCall, read_document};
 use ledge_protocol::searchable::searchable_pdf;
 use ledge_service::off_thread::{WorkThread, off_thread};
 
-use crate::claim::{Claim, ClaimId};
+use crate::claim::Claim;
 use crate::config::{InboxConfig, InboxOutput};
-use crate::folder::FileStamp;
 use crate::message::{DocumentRow, InboxMessage, InboxResult, MessageOutcome, ReadDocument};
 use crate::table::{self, RowHead};
 use crate::workspace::{ClaimError, CsvRows, DocumentOutputs, Undelivered, Workspace};
@@ -50,7 +51,7 @@ pub struct Inbox {
     pub(crate) files: WorkThread<Workspace>,
     figures: InboxFigures,
     /// The reasons why files wait: of the folder, and of claimed files.
-    problems: Mutex<BTreeMap<Option<ClaimId>, String>>,
+    problems: Mutex<BTreeMap<Option<TimeId>, String>>,
     /// Files that other boxes claimed and never finished.
     left_by_others: Mutex<Vec<(String, usize)>>,
 }
@@ -104,10 +105,10 @@ impl From<ClaimError> for Unfinished {
 
 impl From<ApiError> for Unfinished {
     fn from(error: ApiError) -> Self {
-        match error.status.as_u16() {
-            400 | 413 | 415 | 422 => Self::Failed(error.message),
-            500 | 502 | 504 => Self::Crashed(error.message),
-            _ => Self::Later(error.message),
+        match error.kind() {
+            FailureKind::Refused => Self::Failed(error.message),
+            FailureKind::Crashed => Self::Crashed(error.message),
+            FailureKind::Later => Self::Later(error.message),
         }
     }
 }
@@ -153,6 +154,7 @@ impl Inbox {
     async fn next_claim(&self) -> Claim {
         let mut pauses = Backoff::new(FIRST_PAUSE, PAUSE_MAX);
         loop {
+            self.window_opens().await;
             let claimed = self.files.run(|files| {
                 let claimed = files.claim_next(Instant::now());
                 (claimed, files.waiting(), files.new_left_by_others())
@@ -180,11 +182,19 @@ impl Inbox {
         }
     }
 
+    /// Waits until the window of the inbox is open.
+    async fn window_opens(&self) {
+        while let Some(pause) = windows::pause(self.config.window) {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     /// Finishes a claimed file, however long that takes.
     async fn complete(&self, claim: Claim) {
         let mut pauses = Backoff::new(FIRST_PAUSE, PAUSE_MAX);
         let mut crashes = 0;
         loop {
+            self.window_opens().await;
             match self.attempt(&claim, &mut crashes).await {
                 Ok(()) => break,
                 Err(Unfinished::Gone) => {
@@ -293,7 +303,7 @@ impl Inbox {
     }
 
     /// Notes why files wait, or that they do not any more: those of the folder, or the one of a claim.
-    fn set_problem(&self, of: Option<&ClaimId>, reason: Option<String>) {
+    fn set_problem(&self, of: Option<&TimeId>, reason: Option<String>) {
         let mut problems = self.problems();
         let (inbox, had_problems) = (&self.config.name, !problems.is_empty());
         if let Some(reason) = reason {
@@ -309,7 +319,7 @@ impl Inbox {
         }
     }
 
-    fn problems(&self) -> MutexGuard<'_, BTreeMap<Option<ClaimId>, String>> {
+    fn problems(&self) -> MutexGuard<'_, BTreeMap<Option<TimeId>, String>> {
         // Nothing panics under this lock.
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -340,7 +350,7 @@ fn outputs(
     let fields: Vec<_> = model.config.field.iter().map(|field| field.name.as_str()).collect();
     let rows = || {
         let row = |document: DocumentRow<'_>| {
-            let id = claim.id.of_document(document.number);
+            let id = claim.id.numbered(document.number);
             let head = RowHead { id: &id, file: &file, read_at: &at, pages: document.pages };
             (table::row(&fields, head, document.fields, document.doubtful), id)
         };

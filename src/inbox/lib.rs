@@ -3,7 +3,6 @@
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[[inbox]]`
-//! * `folder.rs` - an open folder, in which files have names and no link is followed
 //! * `watch.rs` - tells which files have stood still
 //! * `claim.rs` - a claimed file: its id, and the names of what comes of it
 //! * `table.rs` - a document as a row of CSV
@@ -30,7 +29,6 @@ mod claim;
 pub mod config;
 pub mod deliver;
 mod doctor;
-mod folder;
 pub mod http;
 mod inbox;
 pub mod inboxes;

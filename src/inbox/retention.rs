@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
+use ledge_base::open_folder::OpenFolder;
+
 use crate::config::{InboxConfig, own_folder};
-use crate::folder::OpenFolder;
 
 /// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

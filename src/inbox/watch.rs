@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, Instant};
 
-use crate::folder::{FileStamp, FolderFile};
+use ledge_base::open_folder::{FileStamp, FolderFile};
 
 /// Endings of files that programs write and rename when they are complete.
 const TEMPORARY_ENDINGS: [&str; 9] =
@@ -64,8 +64,9 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
 
+    use ledge_base::open_folder::OpenFolder;
+
     use super::*;
-    use crate::folder::OpenFolder;
 
     const SETTLE: Duration = Duration::from_secs(5);
 

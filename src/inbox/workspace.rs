@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::names::DeviceName;
+use ledge_base::open_folder::{FileStamp, FolderFile, FolderIdentity, OpenFolder};
+use ledge_base::time_id::TimeId;
 use tokio::sync::Notify;
 
-use crate::claim::{Claim, ClaimId};
+use crate::claim::Claim;
 use crate::config::{InboxConfig, own_folder};
-use crate::folder::{FileStamp, FolderFile, FolderIdentity, OpenFolder};
 use crate::table;
 use crate::watch::StillFiles;
 
@@ -125,7 +126,7 @@ pub struct Workspace {
     /// Claimed files of an earlier start.
     earlier: VecDeque<Claim>,
     /// Claimed files that are being read.
-    in_progress: BTreeSet<ClaimId>,
+    in_progress: BTreeSet<TimeId>,
     /// The other boxes that claimed files more than an hour ago and still have them, each with their number; `None` once
     /// that was told.
     left_by_others: Option<Vec<(String, usize)>>,
@@ -204,19 +205,19 @@ impl InboxFolders {
         Ok(names)
     }
 
-    fn claim(&self, id: &ClaimId) -> Result<OpenFolder, ClaimError> {
+    fn claim(&self, id: &TimeId) -> Result<OpenFolder, ClaimError> {
         self.claimed.open_child(OsStr::new(id.as_str())).map_err(gone)
     }
 
     /// Removes the folder of a claim that has ended. If that fails, the next start does it.
-    fn remove_claim(&self, id: &ClaimId) {
+    fn remove_claim(&self, id: &TimeId) {
         let _ = self.claimed.remove_child(OsStr::new(id.as_str()));
     }
 
     /// The claimed files of this box. Folders of claims that had ended are removed.
     fn claims(&self) -> io::Result<Vec<Claim>> {
         let mut claims = Vec::new();
-        for id in self.claimed.names()?.iter().filter_map(|name| ClaimId::parse(name)) {
+        for id in self.claimed.names()?.iter().filter_map(|name| TimeId::parse(name)) {
             let folder = self.claimed.open_child(OsStr::new(id.as_str()))?;
             // A hidden file is one of the file system itself.
             let is_claimed = |name: &OsString| !name.as_encoded_bytes().starts_with(b".");
@@ -285,7 +286,7 @@ impl Workspace {
         if watched.stamp(&file.name).ok().flatten() != Some(file.stamp) {
             return Ok(None);
         }
-        let id = ClaimId::generate(clock::unix_millis())?;
+        let id = TimeId::generate(clock::unix_millis())?;
         let folder_name = OsStr::new(id.as_str());
         let folder = claimed.make_private_child(folder_name)?;
         match watched.rename(&file.name, &folder, &file.name) {
@@ -461,7 +462,7 @@ impl Workspace {
         }
         self.looked_for_left = Some(now);
         let all = self.folders()?.watched.open_child(OsStr::new(OWN_FOLDER))?;
-        let is_left = |name: &OsString| ClaimId::parse(name).is_some_and(|id| id.is_older(LEFT_AFTER_MS));
+        let is_left = |name: &OsString| TimeId::parse(name).is_some_and(|id| id.is_older(LEFT_AFTER_MS));
         let mut left = Vec::new();
         for name in all.names()?.into_iter().filter(|name| name.to_str() != Some(self.device.as_str())) {
             // It is closed to this box if the other one runs as another user.
@@ -477,7 +478,7 @@ impl Workspace {
 }
 
 fn is_id(name: &str) -> bool {
-    ClaimId::parse(OsStr::new(name)).is_some()
+    TimeId::parse(OsStr::new(name)).is_some()
 }
 
 fn gone(error: io::Error) -> ClaimError {
@@ -524,7 +525,7 @@ mod tests {
     fn finish(workspace: &mut Workspace, claim: &Claim) -> Result<(), ClaimError> {
         let stamp = workspace.stamp(claim)?;
         let row = |number| {
-            let id = claim.id.of_document(Some(number));
+            let id = claim.id.numbered(Some(number));
             (format!("{id},a\n"), id)
         };
         let csv = CsvRows { header: "id,file\n".to_owned(), rows: vec![row(1), row(2)] };
@@ -604,7 +605,7 @@ mod tests {
         let waiting = folder.path().join(".ledge/one/undelivered/webhook");
         std::fs::create_dir_all(&waiting).unwrap();
         for number in 0..UNDELIVERED_MAX {
-            let id = ClaimId::generate(number as u64).unwrap();
+            let id = TimeId::generate(number as u64).unwrap();
             drop(File::create(waiting.join(format!("{id}.json"))).unwrap());
         }
         claim_at(&mut files, begin, 0);

@@ -23,7 +23,27 @@ pub struct ApiError {
     pub retry_after_s: Option<u64>,
 }
 
+/// The meaning of a failed call for work that nobody waits for, such as a document of an inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The input is wrong, so it fails each time.
+    Refused,
+    /// The model's process ended or the run failed: it may succeed at another try, or be the fault of the input.
+    Crashed,
+    /// It may succeed later.
+    Later,
+}
+
 impl ApiError {
+    /// See [`FailureKind`].
+    pub fn kind(&self) -> FailureKind {
+        match self.status.as_u16() {
+            400 | 413 | 415 | 422 => FailureKind::Refused,
+            500 | 502 | 504 => FailureKind::Crashed,
+            _ => FailureKind::Later,
+        }
+    }
+
     /// An error for which trying again does not help.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after_s: None }

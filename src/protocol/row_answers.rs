@@ -29,6 +29,8 @@ impl RowsForm {
 pub struct RowAnswers {
     form: RowsForm,
     is_headed: bool,
+    /// In CSV, begins each line with the number of its row.
+    is_numbered: bool,
 }
 
 /// The answer to a row. Numbers stay as they are written.
@@ -75,11 +77,22 @@ impl<'de: 'a, 'a> Deserialize<'de> for ObjectMembers<'a> {
 
 impl RowAnswers {
     pub fn new(form: RowsForm) -> Self {
-        Self { form, is_headed: false }
+        Self { form, is_headed: false, is_numbered: false }
+    }
+
+    /// CSV with a first column `row`, because some rows have no answer. With `is_headed`, lines before these had the
+    /// header.
+    pub fn numbered_csv(is_headed: bool) -> Self {
+        Self { form: RowsForm::Csv, is_headed, is_numbered: true }
     }
 
     /// The lines for a result of the kind `table`, a list with an answer for each row.
     pub fn lines(&mut self, result: &RawValue) -> serde_json::Result<Vec<u8>> {
+        self.lines_from(result, 0)
+    }
+
+    /// The same for a result whose first row has the number `first`, from 0.
+    pub fn lines_from(&mut self, result: &RawValue, first: usize) -> serde_json::Result<Vec<u8>> {
         let mut lines = Vec::with_capacity(result.get().len());
         match self.form {
             RowsForm::JsonLines => {
@@ -89,11 +102,13 @@ impl RowAnswers {
                 }
             }
             RowsForm::Csv => {
-                for answer in serde_json::from_str::<Vec<RawRowAnswer<'_>>>(result.get())? {
+                let numbered = |cell: Cow<'static, str>| self.is_numbered.then_some(cell).into_iter();
+                for (number, answer) in serde_json::from_str::<Vec<RawRowAnswer<'_>>>(result.get())?.iter().enumerate()
+                {
                     if !std::mem::replace(&mut self.is_headed, true) {
-                        write_line(&mut lines, answer.header());
+                        write_line(&mut lines, numbered("row".into()).chain(answer.header()));
                     }
-                    write_line(&mut lines, answer.cells());
+                    write_line(&mut lines, numbered((first + number).to_string().into()).chain(answer.cells()));
                 }
             }
         }
@@ -160,6 +175,11 @@ mod tests {
         assert_eq!(lines(RowsForm::Csv, &classes), expected);
         assert_eq!(lines(RowsForm::Csv, &[r#"[{"values":[1.5]},{"values":[-2]}]"#]), "value\n1.5\n-2\n");
         assert_eq!(lines(RowsForm::Csv, &[r#"[{"values":[1.5, 3]}]"#]), "value_0,value_1\n1.5,3\n");
+        let numbered = |is_headed, first| {
+            let result = RawValue::from_string(r#"[{"values":[1]},{"values":[2]}]"#.to_owned()).unwrap();
+            String::from_utf8(RowAnswers::numbered_csv(is_headed).lines_from(&result, first).unwrap()).unwrap()
+        };
+        assert_eq!((numbered(false, 0) + &numbered(true, 7)).as_str(), "row,value\n0,1\n1,2\n7,1\n8,2\n");
         assert_eq!(
             lines(RowsForm::JsonLines, &[r#"[{"values":[1.5]}, {"class":"\n"}]"#]),
             "{\"values\":[1.5]}\n{\"class\":\"\\n\"}\n"

@@ -375,6 +375,30 @@ pub enum AuditEvent {
         /// The number of pictures since the last record of this caller and camera.
         pictures: u64,
     },
+    /// A caller added a job for a model.
+    JobAdded {
+        /// Its id.
+        job: String,
+        model: ModelName,
+    },
+    /// A job ended.
+    JobEnded {
+        /// Its id.
+        job: String,
+        /// `done`; or `failed`, where it could not go on.
+        outcome: FixedWord,
+        /// The number of answered files or rows.
+        answered: u64,
+        /// The number of files or rows that failed.
+        failed: u64,
+    },
+    /// A job was removed, with its input and its result if they came over HTTP.
+    JobRemoved {
+        /// Its id.
+        job: String,
+        /// `cancelled` before its end, `removed` after it, or `expired`.
+        cause: FixedWord,
+    },
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
         /// The request: `feature_snapshot`, `feature_compaction`, `update_check` or `catalogue_refresh`.
@@ -592,6 +616,9 @@ actions! {
     ConnectionRefused: "connection_refused",
     PicturesPublished: "pictures_published",
     PicturesSeen: "pictures_seen",
+    JobAdded: "job_added",
+    JobEnded: "job_ended",
+    JobRemoved: "job_removed",
     MaintenanceRequested: "maintenance_requested",
     AccessDenied: "access_denied",
     AuthenticationFailed: "authentication_failed",

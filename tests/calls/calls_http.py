@@ -86,6 +86,11 @@ GET /alerts
 GET /inboxes
 GET /accounts
 GET /objectives
+GET /jobs
+POST /jobs
+GET /jobs/{id}
+GET /jobs/{id}/result
+POST /jobs/{id}/remove
 POST /alerts/{alert}/test
 GET /metrics
 GET /openapi.json

@@ -171,6 +171,11 @@ pub const CALLS: &[Call] = &[
     get("/inboxes"),
     get("/accounts"),
     get("/objectives"),
+    get("/jobs"),
+    post("/jobs", nothing).status(400),
+    get("/jobs/{id}").status(404).path("/jobs/20261201T111438123Z-1f3a9c2e"),
+    post("/jobs/{id}/remove", nothing).status(404).path("/jobs/20261201T111438123Z-1f3a9c2e/remove"),
+    get("/jobs/{id}/result").status(404).path("/jobs/20261201T111438123Z-1f3a9c2e/result"),
     // No alert has this name.
     post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
     get("/metrics"),

@@ -434,6 +434,7 @@ const FORMS: &[(&str, &str)] = &[
     ("features/record.rs", "const FORM_2: u8 = 2;"),
     ("features/snapshot.rs", "const VERSION: u16 = 2;"),
     ("features/window/encoding.rs", "const VERSION: u8 = 1;"),
+    ("jobs/spec.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("identity/keys/file.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("identity/sealing.rs", "pub const MAGIC: &[u8; 4] = b\"LSE1\";"),
     ("identity/sealing/stream.rs", "const MAGIC: &[u8; 4] = b\"LSF1\";"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::browser::Browser;
 use crate::daemon::{TestRoot, setup_root};
 
-const SECTIONS: [&str; 8] = ["now", "try", "models", "cameras", "features", "updates", "audit", "keys"];
+const SECTIONS: [&str; 9] = ["now", "try", "models", "cameras", "features", "jobs", "updates", "audit", "keys"];
 
 const VIEWS: &str = r#"
 [[entity]]

@@ -10,6 +10,7 @@ const MODULES = {
   models: () => import('./models.js'),
   cameras: () => import('./cameras.js'),
   features: () => import('./features.js'),
+  jobs: () => import('./jobs.js'),
   updates: () => import('./updates.js'),
   audit: () => import('./audit.js'),
   keys: () => import('./keys.js'),

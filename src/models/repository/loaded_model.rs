@@ -283,10 +283,11 @@ impl LoadedModel {
     /// requests of all its models.
     pub fn instance_usage(&self) -> InstanceUsage {
         self.parts.iter().fold(self.instances.instance_usage(), |mut usage, part| {
-            let InstanceUsage { bytes, bytes_each, queued, .. } = part.instances.instance_usage();
+            let InstanceUsage { bytes, bytes_each, queued, queued_interactive, .. } = part.instances.instance_usage();
             usage.bytes += bytes;
             usage.bytes_each += bytes_each;
             usage.queued += queued;
+            usage.queued_interactive += queued_interactive;
             usage
         })
     }

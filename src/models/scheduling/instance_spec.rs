@@ -84,6 +84,8 @@ pub struct InstanceUsage {
     /// The estimated memory of one instance, also when there is none now: known since the first was loaded.
     pub bytes_each: u64,
     pub queued: usize,
+    /// Those of them for which a caller waits.
+    pub queued_interactive: usize,
 }
 
 /// Number of instances of a model, and the rules that change it.

@@ -219,6 +219,11 @@ impl JobQueue {
         self.levels.iter().map(|level| level.jobs).sum()
     }
 
+    /// Number of waiting jobs of a priority.
+    pub fn len_of(&self, priority: Priority) -> usize {
+        self.level(priority).jobs
+    }
+
     /// Time at which the oldest job of a priority was queued.
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
         self.level(priority).queues.iter().filter_map(|queue| Some(queue.jobs.front()?.queued)).min()

@@ -159,7 +159,13 @@ impl ScheduledModel {
     /// Number of instances, and their memory.
     pub fn instance_usage(&self) -> InstanceUsage {
         let Self { instances, bytes_each, .. } = *self;
-        InstanceUsage { instances, bytes: bytes_each * instances as u64, bytes_each, queued: self.queue.len() }
+        InstanceUsage {
+            instances,
+            bytes: bytes_each * instances as u64,
+            bytes_each,
+            queued: self.queue.len(),
+            queued_interactive: self.queue.len_of(Priority::Interactive),
+        }
     }
 
     fn running(&self) -> usize {

@@ -1,14 +1,18 @@
-//! The times of day in which background work may run. Pure: the time is passed in.
+//! The times of day in which background work may run. Pure but for [`pause`]: the time is passed in.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ledge_base::clock;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const DAY_MINUTES: u16 = 24 * 60;
 const DAY_S: u32 = 24 * 60 * 60;
+
+/// The longest [`pause`]: the clock may be set meanwhile.
+const PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// A daily window, `20:00-06:00`: from its first minute to before its last, over midnight when it ends earlier than it
 /// begins.
@@ -35,6 +39,16 @@ impl DailyWindow {
 pub fn closed_for(windows: &[DailyWindow], second: u32) -> Option<Duration> {
     let opens_in = windows.iter().map(|window| window.opens_in(second)).min()?;
     (opens_in > 0).then(|| Duration::from_secs(opens_in.into()))
+}
+
+/// Time for which work that waits for a window sleeps before it looks again, by the clock of this box; `None` when it
+/// may run. A clock before the earliest possible time knows no time of day, so all windows count as closed.
+pub fn pause(window: Option<DailyWindow>) -> Option<Duration> {
+    let window = window?;
+    if !clock::FLOOR.is_plausible(clock::unix_millis()) {
+        return Some(PAUSE_MAX);
+    }
+    Some(closed_for(&[window], clock::local_second_of_day())?.min(PAUSE_MAX))
 }
 
 /// The windows as text for a message.

@@ -64,6 +64,9 @@ impl Section {
             | AuditEvent::QuestionAnswered { .. }
             | AuditEvent::MaintenanceRequested { .. }
             | AuditEvent::DriftReferenceFixed { .. }
+            | AuditEvent::JobAdded { .. }
+            | AuditEvent::JobEnded { .. }
+            | AuditEvent::JobRemoved { .. }
             | AuditEvent::Started { .. }
             | AuditEvent::Stopped => Self::Administration,
             AuditEvent::RetentionEnforced { .. } | AuditEvent::RecordsPruned { .. } => Self::Retention,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// An open folder.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub struct FolderIdentity {
 }
 
 /// The size, the time and the number of a file: any write changes one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     pub bytes: u64,
     /// Seconds and nanoseconds, by the clock of the file system.
@@ -136,12 +137,18 @@ impl OpenFolder {
         Ok(stamp(&stat).map(|_| changed_ms))
     }
 
-    /// Reads a regular file of at most `longest` bytes; `None` if it is longer. The stamp is that of the time before.
-    pub fn read(&self, name: &OsStr, longest: u64) -> io::Result<(Option<Vec<u8>>, FileStamp)> {
+    /// Opens a regular file to read it piece by piece.
+    pub fn open_to_read(&self, name: &OsStr) -> io::Result<(File, FileStamp)> {
         // Without NONBLOCK, opening a FIFO would wait for its writer.
-        let mut file = self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let file = self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let is_no_file = || io::Error::other(format!("{}: a file is no regular file", self.path.display()));
         let stamp = stamp(&rustix::fs::fstat(&file).map_err(|error| self.error(error))?).ok_or_else(is_no_file)?;
+        Ok((file, stamp))
+    }
+
+    /// Reads a regular file of at most `longest` bytes; `None` if it is longer. The stamp is that of the time before.
+    pub fn read(&self, name: &OsStr, longest: u64) -> io::Result<(Option<Vec<u8>>, FileStamp)> {
+        let (mut file, stamp) = self.open_to_read(name)?;
         if stamp.bytes > longest {
             return Ok((None, stamp));
         }
@@ -210,6 +217,27 @@ impl OpenFolder {
         let added = added.map_err(|error: io::Error| self.named_error(&error))?;
         self.sync()?;
         Ok(added)
+    }
+
+    /// Writes behind the first `kept` bytes of a file, and removes what else was there. With 0 the file need not exist; a
+    /// file that is shorter is an error. When this returns `Ok`, the content survives a power cut.
+    pub fn extend(&self, name: &OsStr, kept: u64, content: &[u8]) -> io::Result<()> {
+        let create = if kept == 0 { OFlags::CREATE } else { OFlags::empty() };
+        let mut file = self.open_file(name, OFlags::RDWR | create)?;
+        let written = (|| {
+            if file.metadata()?.len() < kept {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file is shorter than it was"));
+            }
+            if kept == 0 {
+                self.share(&file);
+            }
+            file.set_len(kept)?;
+            file.seek(SeekFrom::Start(kept))?;
+            file.write_all(content)?;
+            file.sync_all()
+        })();
+        written.map_err(|error| self.named_error(&error))?;
+        if kept == 0 { self.sync() } else { Ok(()) }
     }
 
     /// Opens a file for a lock, and makes it if necessary.
@@ -354,6 +382,20 @@ mod tests {
         assert_eq!(text(), "id,x\n1,a\n2,b\n3,c\n");
         assert!(!opened.append(name("t.csv"), ("id,y\n", "4,d\n"), |_| false).unwrap());
         assert_eq!(text(), "id,x\n1,a\n2,b\n3,c\n");
+    }
+
+    #[test]
+    fn a_file_is_extended_behind_what_is_kept_and_never_behind_a_gap() {
+        let (folder, opened) = open();
+        let text = || fs::read_to_string(folder.path().join("a")).unwrap();
+        opened.extend(name("a"), 0, b"one").unwrap();
+        opened.extend(name("a"), 3, b"two").unwrap();
+        opened.extend(name("a"), 3, b"2").unwrap();
+        assert_eq!(text(), "one2");
+        assert!(opened.extend(name("a"), 5, b"x").is_err() && opened.extend(name("b"), 1, b"x").is_err());
+        assert_eq!(text(), "one2");
+        opened.extend(name("a"), 0, b"").unwrap();
+        assert_eq!(text(), "");
     }
 
     #[test]
