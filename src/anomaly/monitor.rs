@@ -61,6 +61,8 @@ pub struct MonitorState<'a> {
     pub name: &'a str,
     pub state: SeriesState,
     pub time_to_limit: Option<TimeToLimit>,
+    /// A warning of the limit has begun, and not ended.
+    pub is_limit_near: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,10 +114,23 @@ impl MonitorSet {
     /// Judges the samples of one time. A watched series without one is silent then; names that are not watched and values
     /// that are no numbers are left out.
     pub fn observe(&mut self, time_ms: i64, samples: &[(&str, f64)]) -> Vec<MonitorEvent> {
-        let samples: BTreeMap<&str, f64> = samples.iter().copied().filter(|(_, value)| value.is_finite()).collect();
+        let mut events = self.observe_known(time_ms, samples);
+        let is_silent = |name: &str| !samples.iter().any(|(known, value)| *known == name && value.is_finite());
+        for (name, watched) in self.series.iter_mut().filter(|(name, _)| is_silent(name)) {
+            let change = watched.detector.observe_nothing(time_ms);
+            events.extend(change.map(|change| event_of(name, time_ms, None, None, monitor_change(change))));
+        }
+        events
+    }
+
+    /// Judges the samples of one time as `observe` does, and says nothing of series without one, such as a time of answers
+    /// where nobody called.
+    pub fn observe_known(&mut self, time_ms: i64, samples: &[(&str, f64)]) -> Vec<MonitorEvent> {
         let mut events = Vec::new();
-        for (name, watched) in &mut self.series {
-            watched.observe(name, time_ms, samples.get(name.as_str()).copied(), &mut events);
+        for (name, value) in samples.iter().filter(|(_, value)| value.is_finite()) {
+            if let Some(watched) = self.series.get_mut(*name) {
+                watched.observe(name, time_ms, *value, &mut events);
+            }
         }
         events
     }
@@ -132,6 +147,7 @@ impl MonitorSet {
             name,
             state: watched.detector.state(),
             time_to_limit: watched.limit.and_then(|limit| watched.detector.time_to_limit(limit.value)),
+            is_limit_near: watched.is_limit_near,
         })
     }
 
@@ -166,15 +182,9 @@ impl MonitorSet {
 }
 
 impl Watched {
-    fn observe(&mut self, name: &str, time_ms: i64, value: Option<f64>, events: &mut Vec<MonitorEvent>) {
-        let Some(verdict) = value.and_then(|value| self.detector.observe(time_ms, value).ok()) else {
-            if value.is_none() {
-                let change = self.detector.observe_nothing(time_ms);
-                events.extend(change.map(|change| event_of(name, time_ms, None, None, monitor_change(change))));
-            }
-            return;
-        };
-        let band = Some(verdict.band);
+    fn observe(&mut self, name: &str, time_ms: i64, value: f64, events: &mut Vec<MonitorEvent>) {
+        let Ok(verdict) = self.detector.observe(time_ms, value) else { return };
+        let (value, band) = (Some(value), Some(verdict.band));
         events.extend(verdict.change.map(|change| event_of(name, time_ms, value, band, monitor_change(change))));
 
         let Some(limit) = self.limit else { return };

@@ -109,7 +109,7 @@ impl FindingsInputs {
         checks.extend(self.repository.wrong_values());
         checks.extend(self.drift.iter().flat_map(Drift::findings));
         checks.extend(self.cameras.findings());
-        checks.extend(self.history.finding());
+        checks.extend(self.history.findings());
         checks
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
+use ledge_base::toml_check::in_range;
 use ledge_part::section::ConfigSection;
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +15,14 @@ pub struct HistoryConfig {
     pub enabled: bool,
     /// The folder of the figures.
     pub path: PathBuf,
+    /// The false alarms a week that the owner accepts of what is unusual, of the whole box; 0 looks for nothing.
+    #[serde(deserialize_with = "in_range::<0, 1000, _, _>")]
+    pub unusual_alarms_per_week: u32,
 }
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { enabled: true, path: "history".into() }
+        Self { enabled: true, path: "history".into(), unusual_alarms_per_week: 1 }
     }
 }
 

@@ -11,6 +11,7 @@
 //! * `recorder.rs` - makes records of the readings, on a clock that may be set
 //! * `series.rs` - the names of series, their columns and resolutions
 //! * `store.rs` - all series in a folder, and which of them are kept for two years
+//! * `unusual.rs` - what is unusual of the figures of a minute, as findings
 //! * `file.rs` - one series in a file; `record.rs` one record
 //! * `fuzz.rs` - properties that hold for any input
 //!
@@ -45,5 +46,6 @@ mod recorder;
 mod ring;
 mod series;
 mod store;
+mod unusual;
 
 pub use part::{History, HistoryPart};

@@ -25,12 +25,14 @@ use crate::live::EventStreamLimiter;
 use crate::readings::{FigureReader, FigureReading};
 use crate::recorder::HistoryRecorder;
 use crate::store::HistoryStore;
+use crate::unusual::UnusualWatch;
 
 /// The figures of the last day in memory, and the history on the disk. Clones share them.
 #[derive(Debug, Clone)]
 pub struct History {
     pub(crate) figures: FigureHistory,
     store: Arc<Mutex<HistoryStore>>,
+    unusual: Arc<Mutex<UnusualWatch>>,
 }
 
 impl History {
@@ -39,7 +41,13 @@ impl History {
         let store = if config.enabled { HistoryStore::open(&config.path) } else { HistoryStore::disabled() };
         let figures = FigureHistory::default();
         store.restore(&figures, clock::unix_millis());
-        Self { figures, store: Arc::new(Mutex::new(store)) }
+        let unusual = UnusualWatch::open(config);
+        Self { figures, store: Arc::new(Mutex::new(store)), unusual: Arc::new(Mutex::new(unusual)) }
+    }
+
+    fn unusual(&self) -> MutexGuard<'_, UnusualWatch> {
+        // Nothing panics under this lock.
+        self.unusual.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store. Whoever takes it may wait for the disk.
@@ -48,8 +56,14 @@ impl History {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The finding about the store; `None` while all is written.
-    pub fn finding(&self) -> Option<Finding> {
+    /// The findings: a store that is not written, and what is unusual.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.unusual().findings();
+        findings.extend(self.problem());
+        findings
+    }
+
+    fn problem(&self) -> Option<Finding> {
         let status = self.store().status().clone();
         let advice = "free disk space, or repair the folder history.path; figures of the last day are in memory";
         status.problem.map(|problem| {
@@ -136,9 +150,14 @@ async fn keep(history: History, mut reader: FigureReader, shutdown: Shutdown) {
             let mut store = of.store();
             if is_last {
                 recorder.finish(&reading, &interval, &mut store);
+                of.unusual().write();
                 return None;
             }
-            recorder.take(&reading, &interval, &of.figures, &mut store);
+            let minute = recorder.take(&reading, &interval, &of.figures, &mut store);
+            drop(store);
+            if let Some(minute) = minute {
+                of.unusual().take(interval.end_ms, &minute);
+            }
             Some((reader, recorder))
         });
         match kept.await {

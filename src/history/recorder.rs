@@ -12,7 +12,7 @@ use ledge_models::serving::usage::{CallUsage, UsageInterval};
 use crate::figures::{FigureHistory, FigurePeriod};
 use crate::readings::{FigureInterval, FigureReading, FigureSample, quantile, single, whole};
 use crate::record::Record;
-use crate::series::{Resolution, SeriesName};
+use crate::series::{Resolution, SeriesName, USAGE_COLUMNS};
 use crate::store::{HistoryStore, kept};
 
 /// The minutes after which records are written when nobody calls.
@@ -26,6 +26,16 @@ pub struct HistoryRecorder {
     hour: PartialSlot,
     /// The minutes since records were written, and whether there were calls.
     unflushed: (u32, bool),
+}
+
+/// The figures of an interval that has ended.
+#[derive(Debug)]
+pub struct EndedSlot {
+    /// Those of the box.
+    pub sample: FigureSample,
+    pub elapsed: Duration,
+    /// Those of models and callers that were used, in the order of [`crate::series::USAGE_COLUMNS`].
+    pub used: Vec<(SeriesName, [f32; USAGE_COLUMNS.len()])>,
 }
 
 /// An interval that is not complete.
@@ -50,15 +60,8 @@ impl PartialSlot {
         }
     }
 
-    /// Pushes the records of the interval, which `reading` ends, and begins that of `next`. Returns the figures of the
-    /// box and their time.
-    fn end(
-        &mut self,
-        reading: &FigureReading,
-        next: u32,
-        now_ms: u64,
-        store: &mut HistoryStore,
-    ) -> (FigureSample, Duration) {
+    /// Pushes the records of the interval, which `reading` ends, and begins that of `next`.
+    fn end(&mut self, reading: &FigureReading, next: u32, now_ms: u64, store: &mut HistoryStore) -> EndedSlot {
         let (sample, elapsed) = (self.figures.sample(reading), self.figures.elapsed(reading));
         // More than the interval where the clock went back in it.
         let covered_s = u16::try_from((elapsed + Duration::from_millis(500)).as_secs()).unwrap_or(u16::MAX).max(1);
@@ -73,12 +76,15 @@ impl PartialSlot {
                 Some(kind) => others.entry(kind.others()).or_default().merge(&usage),
             }
         }
+        let mut used = Vec::with_capacity(others.len());
         for (name, usage) in others {
-            store.push(&name, self.resolution, record(usage_figures(&usage, covered_s).into()));
+            let figures = usage_figures(&usage, covered_s);
+            store.push(&name, self.resolution, record(figures.into()));
+            used.push((name, figures));
         }
         self.figures = FigureInterval::starting(reading.clone());
         self.slot = next;
-        (sample, elapsed)
+        EndedSlot { sample, elapsed, used }
     }
 }
 
@@ -90,14 +96,14 @@ impl HistoryRecorder {
         Self { seconds, minute, hour, unflushed: (0, false) }
     }
 
-    /// Takes a reading, and the use of callers until then. It may write to the disk.
+    /// Takes a reading, and the use of callers until then. It may write to the disk. Returns the minute that ended with it.
     pub fn take(
         &mut self,
         reading: &FigureReading,
         interval: &UsageInterval,
         figures: &FigureHistory,
         store: &mut HistoryStore,
-    ) {
+    ) -> Option<EndedSlot> {
         let now_ms = interval.end_ms;
         let used = by_series(interval, store);
         self.unflushed.1 |= !used.is_empty();
@@ -107,15 +113,15 @@ impl HistoryRecorder {
 
         let next = next_slot(self.seconds.slot, Resolution::FiveSeconds.slot(now_ms));
         self.seconds.slot = next;
-        let (sample, elapsed) = self.seconds.end(reading, next, now_ms, store);
-        figures.push(FigurePeriod::Hour, sample, elapsed, now_ms);
+        let ended = self.seconds.end(reading, next, now_ms, store);
+        figures.push(FigurePeriod::Hour, ended.sample, ended.elapsed, now_ms);
 
         let next = Resolution::Minute.slot(now_ms);
         if next == self.minute.slot {
-            return;
+            return None;
         }
-        let (sample, elapsed) = self.minute.end(reading, next, now_ms, store);
-        figures.push(FigurePeriod::Day, sample, elapsed, now_ms);
+        let ended = self.minute.end(reading, next, now_ms, store);
+        figures.push(FigurePeriod::Day, ended.sample, ended.elapsed, now_ms);
         let next = Resolution::Hour.slot(now_ms);
         if next != self.hour.slot {
             self.hour.end(reading, next, now_ms, store);
@@ -125,6 +131,7 @@ impl HistoryRecorder {
             self.unflushed = (0, false);
             store.flush();
         }
+        Some(ended)
     }
 
     /// Writes all until this reading, the last one. The parts of the minute and the hour are merged with those after the
@@ -164,7 +171,7 @@ fn by_series(interval: &UsageInterval, store: &mut HistoryStore) -> BTreeMap<Ser
 }
 
 /// The figures of the use in some seconds, in the order of [`crate::series::USAGE_COLUMNS`].
-fn usage_figures(usage: &CallUsage, seconds: u16) -> [f32; 9] {
+fn usage_figures(usage: &CallUsage, seconds: u16) -> [f32; USAGE_COLUMNS.len()] {
     let seconds = f64::from(seconds);
     let rate = |count: u64| single(whole(count) / seconds);
     let times: Vec<_> = usage.times.buckets().collect();
