@@ -177,7 +177,9 @@ fn a_job_begins_no_calls_while_those_of_callers_wait() {
     let id = add(client, &json!({"model": "word_vectors", "path": folder.path()}));
     // Within one pause, no more ends than the four calls that had begun.
     let first = wait(client, &id, |job| job["state"] == "paused");
-    let last = wait(client, &id, |job| job["pauses"] != first["pauses"] || callers.iter().all(std::thread::JoinHandle::is_finished));
+    let last = wait(client, &id, |job| {
+        job["pauses"] != first["pauses"] || callers.iter().all(std::thread::JoinHandle::is_finished)
+    });
     let ended = |job: &Value| job["done"].as_u64().unwrap();
     if last["pauses"] == first["pauses"] && last["state"] == "paused" {
         assert!(ended(&last) - ended(&first) <= 4, "{first}\n{last}");
