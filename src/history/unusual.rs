@@ -147,7 +147,9 @@ impl UnusualWatch {
         let samples: Vec<(&str, f64)> = samples.iter().map(|(name, value, _)| (name.as_str(), *value)).collect();
         let events = self.set.observe_known(i64::try_from(now_ms).unwrap_or(i64::MAX), &samples);
         let has_changed = !events.is_empty();
-        events.into_iter().for_each(|event| self.tell(event));
+        for event in events {
+            self.tell(event);
+        }
         if has_changed || now_ms.abs_diff(self.written_ms) >= WRITE_INTERVAL_MS {
             self.written_ms = now_ms;
             self.write();

@@ -113,10 +113,10 @@ fn a_leak_a_disk_that_fills_a_neighbour_heat_and_failures_are_found_and_end() {
     type Change = fn(u64, &mut BTreeMap<&'static str, f64>);
     let faults: [(&str, u64, Change); 6] = [
         ("box ledge_memory_bytes", 180, |minute, figures| {
-            *figures.get_mut("ledge_memory_bytes").unwrap() += MB * number(minute)
+            *figures.get_mut("ledge_memory_bytes").unwrap() += MB * number(minute);
         }),
         ("box disk_free_bytes", 360, |minute, figures| {
-            *figures.get_mut("disk_free_bytes").unwrap() -= 20.0 * MB * number(minute)
+            *figures.get_mut("disk_free_bytes").unwrap() -= 20.0 * MB * number(minute);
         }),
         ("box other_cores", 10, |_, figures| *figures.get_mut("cores_busy").unwrap() += 1.5),
         ("box temperature_celsius", 10, |_, figures| *figures.get_mut("temperature_celsius").unwrap() += 35.0),
