@@ -73,7 +73,10 @@ impl<'a> SchemaWalk<'a> {
         if let Some(items) = schema.get("items").filter(|items| items.is_object() || **items == Value::Bool(true)) {
             return self.visit(items, &format!("{path}[]"), &what, depth + 1);
         }
-        if let Some(any) = schema.get("additionalProperties").filter(|any| any.is_object()) {
+        // Names of some pattern, such as fixed words.
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
+        let by_pattern = patterns.and_then(|patterns| patterns.values().next());
+        if let Some(any) = schema.get("additionalProperties").filter(|any| any.is_object()).or(by_pattern) {
             let dot = if path.is_empty() { "" } else { "." };
             return self.visit(any, &format!("{path}{dot}*"), &what, depth + 1);
         }
@@ -134,6 +137,9 @@ mod tests {
         for name in ["v", "seq", "ts", "actor.kind", "actor.tag", "event(stopped)", "event(model_loaded).model"] {
             assert!(names.contains(name), "{name}: {names:?}");
         }
+        assert!(
+            names.contains("event(egress_counted).sent.*") && names.contains("event(retention_enforced).removed.*")
+        );
         let lines = [
             r#"{"v":1,"seq":0,"ts":"2026-01-01T00:00:00Z","actor":{"kind":"ip","tag":"3:00000000000000000000000000000000"},"event":{"action":"inference","model":"m","version":1,"digest":"ab","outcome":"ok","us":7,"input":"3:00000000000000000000000000000000","output":"3:00000000000000000000000000000000"}}"#,
             r#"{"v":1,"seq":0,"ts":"2026-01-01T00:00:00Z","actor":{"kind":"local"},"event":{"action":"log_begun","cause":"forked","previous":{"origin":"o","size":1,"root":"r","found":2}}}"#,

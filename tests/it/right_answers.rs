@@ -364,6 +364,15 @@ fn every_answer_is_that_of_its_call(chains: usize, calls: usize) {
     let mut served = Vec::new();
     for (name, steps) in &models {
         for (runtime, threads) in [("openvino", 1), ("openvino", 2), ("onnxruntime", 1), ("onnxruntime", 2)] {
+            // Ledge refuses it for OpenVINO, which answers where the shape does not fit.
+            let mut followed = steps.iter().filter(|step| !matches!(step, Step::Shift(_))).peekable();
+            let mut is_refused = false;
+            while let Some(step) = followed.next() {
+                is_refused |= matches!((step, followed.peek()), (Step::Expand, Some(Step::Add)));
+            }
+            if runtime == "openvino" && is_refused {
+                continue;
+            }
             let model = format!("{name}_{runtime}_{threads}");
             let config =
                 format!("runtime = \"{runtime}\"\nmax_batch_size = 0\n[instance_group]\nthreads = {threads}\n");

@@ -46,6 +46,8 @@ struct ValueFacts<'a> {
     indices_into: Option<&'a str>,
     /// The dimensions of a weight.
     dims: Option<&'a [i64]>,
+    /// Set if it was broadcast to a shape whose numbers come from a caller.
+    is_expanded: bool,
 }
 
 impl ValueFacts<'_> {
@@ -383,6 +385,9 @@ impl<'a> GraphWalk<'a> {
     }
 }
 
+/// The operators before which OpenVINO omits an `Expand`.
+const ARITHMETIC: [&str; 10] = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mod", "Sum", "Mean"];
+
 /// Follows `Mod` in the table of values, if it divides as C's `fmod`.
 const FMOD: &str = " fmod";
 
@@ -421,6 +426,10 @@ fn output<'a>(
             let made = of(number("to"));
             let ValueFacts { input, indices_into, dims, .. } = first;
             ValueFacts { input: input.filter(|_| made.is_integer()), indices_into, dims, ..made }
+        }
+        ("Expand", _) => ValueFacts { is_expanded: input(1).from_caller, ..same },
+        (kind, _) if is_standard(node) && ARITHMETIC.contains(&kind) => {
+            ValueFacts { is_expanded: (0..node.input.len()).any(|index| input(index).is_expanded), ..same }
         }
         ("Identity", _) => ValueFacts { from_caller, shaped_as, ..first },
         ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
@@ -550,8 +559,22 @@ fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Vec
     let may_be_outside = |indices: ValueFacts<'_>| {
         indices.from_caller && (indices.indices_into.is_none() || indices.indices_into != input(0).shaped_as)
     };
+    // OpenVINO omits the `Expand` where another operand seems to have that shape, and does not check it in a call. It
+    // keeps it before single numbers.
+    let may_omit_expand = || {
+        let operands = || (0..node.input.len()).map(&input);
+        let is_single = |value: &ValueFacts<'_>| value.dims.is_some_and(|dims| dims.iter().all(|&dim| dim == 1));
+        operands().any(|value| value.is_expanded) && operands().filter(|value| !is_single(value)).count() > 1
+    };
     match kind {
         _ if !is_standard(node) => {}
+        _ if ARITHMETIC.contains(&kind) && may_omit_expand() => {
+            endangered(
+                Runtime::OpenVino,
+                "takes a value that was broadcast to a shape that callers send, and OpenVINO answers where that shape does \
+                 not fit",
+            );
+        }
         "GatherND" if may_be_outside(input(1)) => {
             endangered(Runtime::OpenVino, "takes indices that callers send, and reads whatever memory they point to");
         }
@@ -814,6 +837,22 @@ mod tests {
         assert_eq!((found.refused, found.bits), (vec![], vec![]), "a table of 30 rows");
         let larger = table(vec![node("Max", &["i", "i"], "y", vec![])]);
         assert_eq!(larger.bits, [(Runtime::OnnxRuntime, 31)], "it compares halves of 64 bits");
+    }
+
+    #[test]
+    fn a_shape_that_callers_send_is_not_for_openvino_before_arithmetic() {
+        let expand = |shape: &str| node("Expand", &["x", shape], "e", vec![]);
+        let shape = || node("Shape", &["x"], "s", vec![]);
+        for op in ["Add", "Mul", "Max", "Sum"] {
+            assert_eq!(endangered(vec![expand("i"), node(op, &["e", "x"], "y", vec![])]), [Runtime::OpenVino], "{op}");
+            assert_eq!(endangered(vec![expand("i"), node(op, &["x", "e"], "y", vec![])]), [Runtime::OpenVino], "{op}");
+            assert_eq!(endangered(vec![shape(), expand("s"), node(op, &["e", "x"], "y", vec![])]), [], "{op}");
+            let one_more = node("Add", &["e", "one"], "f", vec![]);
+            assert_eq!(endangered(vec![expand("i"), one_more.clone()]), [], "one number");
+            let sum = node(op, &["f", "x"], "y", vec![]);
+            assert_eq!(endangered(vec![expand("i"), one_more, sum]), [Runtime::OpenVino], "{op} after one number");
+        }
+        assert_eq!(endangered(vec![expand("i"), node("Relu", &["e"], "y", vec![])]), []);
     }
 
     #[test]
