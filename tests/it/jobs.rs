@@ -20,7 +20,10 @@ const COLUMNS: &str = "[pipeline.table]\ncolumns = [{ name = \"a\" }, { name = \
 const VECTORS: &str = "[pipeline.text_embedding]\nmax_tokens = 8\nnormalize = false\n";
 
 const FILES: usize = 600;
-const ROWS: usize = 60_000;
+
+/// Enough for a dozen kills.
+const KILLED_FILES: usize = 200;
+const KILLED_ROWS: usize = 20_000;
 
 /// A box with a model of texts and one that answers a row with the row, and with a folder for jobs.
 fn root(folder: &Path) -> TestRoot {
@@ -101,9 +104,9 @@ fn jobs_that_are_killed_at_many_moments_have_each_result_once_and_as_without_kil
     for path in [&files, &calm, &killed] {
         fs::create_dir(path).unwrap();
     }
-    texts(&files, FILES);
+    texts(&files, KILLED_FILES);
     write(&files.join("00007.txt"), b"\xff no text");
-    let rows = table(ROWS).replace("\n700,", "\nno number,");
+    let rows = table(KILLED_ROWS).replace("\n700,", "\nno number,");
     write(&folder.path().join("rows.csv"), rows.as_bytes());
     let add_all = |client: &mut Client, out: &Path| {
         let csv = folder.path().join("rows.csv");
@@ -142,19 +145,19 @@ fn jobs_that_are_killed_at_many_moments_have_each_result_once_and_as_without_kil
         }
     }
     let counts = |job: &Value| (job["answered"].as_u64().unwrap(), job["failed"].as_u64().unwrap());
-    assert_eq!(counts(&jobs[0]), (FILES as u64 - 1, 1));
-    assert_eq!((counts(&jobs[1]), counts(&jobs[2])), ((ROWS as u64 - 1, 1), (ROWS as u64 - 1, 1)));
+    assert_eq!(counts(&jobs[0]), (KILLED_FILES as u64 - 1, 1));
+    assert_eq!((counts(&jobs[1]), counts(&jobs[2])), ((KILLED_ROWS as u64 - 1, 1), (KILLED_ROWS as u64 - 1, 1)));
     assert_eq!(jobs[1]["errors"][0]["item"], 700);
 
     for (calm_id, id) in calm_ids.iter().zip(&ids).take(2) {
         let (calm, killed) = (results(&calm, calm_id), results(&killed, id));
         assert!(calm == killed, "{} and {} results", calm.len(), killed.len());
     }
-    assert_eq!(results(&killed, &ids[0]).len(), FILES);
+    assert_eq!(results(&killed, &ids[0]).len(), KILLED_FILES);
     let result = client.get(&format!("/jobs/{}/result", ids[2])).body;
     assert!(result == calm_result);
     let lines: Vec<_> = std::str::from_utf8(&result).unwrap().lines().collect();
-    assert_eq!((lines[0], lines[1], lines.len()), ("row,value_0,value_1", "0,0.0,0.5", ROWS));
+    assert_eq!((lines[0], lines[1], lines.len()), ("row,value_0,value_1", "0,0.0,0.5", KILLED_ROWS));
     assert_eq!(fs::read_to_string(killed.join(format!("rows.csv.{}.csv", ids[1]))).unwrap().as_bytes(), result);
 }
 
