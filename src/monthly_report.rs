@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use anyhow::Context as _;
 use ledge_audit::tags;
+use ledge_base::month::Month;
 use ledge_base::principal::Principal;
 use ledge_identity::device;
 use ledge_identity::keys::ApiKeyStore;
 use ledge_identity::sealing::Sealer;
 use ledge_report::document::AddedSection;
-use ledge_report::month::Month;
 use ledge_report::read::{CallerNames, ReportSource, setting_keys};
 use serde_json::Value;
 

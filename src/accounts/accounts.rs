@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock::{self, TimeZone};
+use ledge_base::month::Month;
 use ledge_models::serving::Serving;
 use ledge_models::serving::usage::{UsageInterval, UsageSink};
 use ledge_part::PartEnvironment;
@@ -16,7 +17,6 @@ use crate::book::{Book, BookChange, BookConfig, OpenMonth};
 use crate::config::{AccountsConfig, BudgetsConfig, ObjectivesConfig};
 use crate::energy::EnergyMeter;
 use crate::ledger::{BudgetStep, MonthLedger};
-use crate::month::Month;
 use crate::objective::Indicator;
 use crate::store::{AccountStore, encode};
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ledge_base::clock::TimeZone;
+use ledge_base::month::Month;
 use ledge_models::serving::budgets::SpentBudget;
 use ledge_models::serving::usage::UsageInterval;
 
@@ -12,7 +13,6 @@ use crate::budget::BudgetUse;
 use crate::config::{AccountsConfig, BudgetConfig, BudgetsConfig, CallerName, ObjectivesConfig};
 use crate::energy::EnergyMeter;
 use crate::ledger::{AccountGap, BudgetStep, MonthLedger, RowKey, UseSums, caller_text};
-use crate::month::Month;
 use crate::objective::{Indicator, StoredIndicator};
 use crate::steady_clock::SteadyClock;
 

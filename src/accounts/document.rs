@@ -1,12 +1,12 @@
 //! A month in JSON and in CSV.
 
 use ledge_base::clock::{self, TimeZone};
+use ledge_base::month::Month;
 use serde::Serialize;
 
 use crate::budget::{cost, cpu_hours, watt_hours};
 use crate::config::AccountsConfig;
 use crate::ledger::{MonthLedger, UseSums};
-use crate::month::Month;
 
 /// The name of the row of the box itself. No caller has it: theirs have a colon, or are `local` and `others`.
 const BOX: &str = "box";

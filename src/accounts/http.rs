@@ -4,6 +4,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::get;
+use ledge_base::month::Month;
 use ledge_base::names::ModelName;
 use ledge_part::api_error::ApiError;
 use ledge_part::check::FindingStatus;
@@ -16,7 +17,6 @@ use crate::accounts::Accounts;
 use crate::config::OverBudget;
 use crate::document::MonthDocument;
 use crate::ledger::BudgetStep;
-use crate::month::Month;
 use crate::objective::{Indicator, TOLD};
 
 /// The routes of accounts and objectives.

@@ -2,7 +2,6 @@
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[accounts]`, `[[budget]]` and `[[objective]]`; `decimal.rs` a number with six places
-//! * `month.rs` - months of the local calendar
 //! * `steady_clock.rs` - a clock without steps
 //! * `attribution.rs` - the CPU time of the service besides runs, divided among callers
 //! * `energy.rs` - the energy of the service, measured or estimated
@@ -45,7 +44,6 @@ mod energy;
 pub mod http;
 mod ledger;
 mod metrics;
-mod month;
 mod objective;
 mod part;
 mod steady_clock;

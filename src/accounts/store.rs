@@ -8,11 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
+use ledge_base::month::Month;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ledger::MonthLedger;
-use crate::month::Month;
 use crate::objective::StoredIndicator;
 
 const FOLDER: &str = "accounts";

@@ -200,11 +200,29 @@ impl TimeZone {
         Self(jiff::tz::TimeZone::system())
     }
 
+    pub fn utc() -> Self {
+        Self(jiff::tz::TimeZone::UTC)
+    }
+
+    fn date(&self, unix_millis: u64) -> jiff::civil::Date {
+        let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        self.0.to_datetime(moment.unwrap_or(jiff::Timestamp::MAX)).date()
+    }
+
     /// The local date, as a number of days since 1 January 1970.
     pub fn day(&self, unix_millis: u64) -> i32 {
-        let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-        let date = self.0.to_datetime(moment.unwrap_or(jiff::Timestamp::MAX)).date();
-        date.since(EPOCH).map_or(0, |since| since.get_days())
+        days(self.date(unix_millis))
+    }
+
+    /// The local year and month, from 1 to 12.
+    pub fn year_and_month(&self, unix_millis: u64) -> (u16, u8) {
+        let date = self.date(unix_millis);
+        (u16::try_from(date.year()).unwrap_or(0), date.month().unsigned_abs())
+    }
+
+    /// The first day of a month, as a number of days since 1 January 1970; `None` beyond the calendar.
+    pub fn first_day(year: u16, month: u8) -> Option<i32> {
+        jiff::civil::Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, 1).ok().map(days)
     }
 
     /// The moments at which local clocks show second `second` of day `day`; `None` beyond the calendar.
@@ -228,6 +246,10 @@ impl TimeZone {
 }
 
 const EPOCH: jiff::civil::Date = jiff::civil::date(1970, 1, 1);
+
+fn days(date: jiff::civil::Date) -> i32 {
+    date.since(EPOCH).map_or(0, |since| since.get_days())
+}
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@
 //! * `retry.rs` - failures remembered across starts, and the growing pauses before the next try
 //! * `log_limiter.rs` - limits repeated log messages, about calls and about work that is tried again until it succeeds
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
+//! * `month.rs` - a month of the calendar
 //! * `time_id.rs` - the id of a thing that this box made, which sorts by its time
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
 //! * `open_folder.rs` - an open folder, in which files have names and no link is followed
@@ -64,6 +65,7 @@ pub mod toml_check;
 pub mod serde_messages;
 pub mod sys;
 pub mod clock;
+pub mod month;
 pub mod durable;
 pub mod contained;
 pub mod checked_folder;

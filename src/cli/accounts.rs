@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use ledge_base::month::Month;
 use serde_json::Value;
 
 use super::features::daemon::message;
@@ -16,8 +17,8 @@ use super::{Exit, GlobalArgs, Output, block_on};
 #[command(after_help = EXAMPLES)]
 pub struct AccountsArgs {
     /// The month, such as 2026-12 [default: the present one].
-    #[arg(long, value_name = "MONTH", value_parser = month)]
-    pub month: Option<String>,
+    #[arg(long, value_name = "MONTH")]
+    pub month: Option<Month>,
     /// Write CSV instead of text.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -37,12 +38,6 @@ Examples:
   ledge accounts                                        the present month
   ledge accounts --month 2026-11 --csv > november.csv   a table for a spreadsheet";
 
-/// The server judges the month; this only keeps other parameters out.
-fn month(text: &str) -> Result<String, String> {
-    let is_month = text.len() == 7 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    if is_month { Ok(text.to_owned()) } else { Err("expected a month such as 2026-12".to_owned()) }
-}
-
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &AccountsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let address = args.server.find(globals, args.url.as_deref())?;
@@ -54,7 +49,7 @@ pub fn run(globals: &GlobalArgs, args: &AccountsArgs, out: &mut Output) -> anyho
         Ok(answer.body)
     };
     let month = if let Some(month) = &args.month {
-        month.clone()
+        month.to_string()
     } else {
         let months: Value = serde_json::from_slice(&get("/accounts")?)?;
         let newest = months.pointer("/months/0").and_then(Value::as_str);

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use ledge_base::clock::TimeZone;
+use ledge_base::month::Month;
 use ledge_base::{clock, durable};
-use ledge_report::month::Month;
 use ledge_report::page::page;
 use ledge_report::read;
 
@@ -48,7 +49,7 @@ whole, as for `ledge audit verify`; the report says so, too.";
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &ReportArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let now_ms = clock::unix_millis();
-    let month = args.month.unwrap_or_else(|| Month::of(now_ms).before());
+    let month = args.month.unwrap_or_else(|| Month::of(&TimeZone::utc(), now_ms).previous());
     let source = monthly_report::source(&globals.load_config()?, month)?;
     let report = block_on(read::report(&source, month, now_ms))??;
     let content = match args.format {

@@ -7,6 +7,7 @@ mod events;
 mod models;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use ledge_audit::record::{Actor, AuditRecord};
 use ledge_base::clock;
@@ -14,7 +15,6 @@ use ledge_base::principal::Principal;
 use ledge_service::audit_event::tag::{Tag, TagKey};
 
 use crate::document::{ActionCount, Calls, EgressOfMonth, EventSection, FeatureCalls, Models, RecordPlace};
-use crate::month::Month;
 
 /// The names of callers, by their tags, as far as the box can tell them.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +54,8 @@ fn time(unix_ms: u64) -> String {
 
 /// Collects the report of one month.
 pub struct MonthCollector<'n> {
-    month: Month,
+    /// The moments of the month, in milliseconds since the Unix epoch.
+    month: Range<u64>,
     names: &'n CallerNames,
     calls: calls::CallCollector,
     models: models::ModelCollector,
@@ -92,25 +93,25 @@ pub struct CollectedMonth {
 }
 
 impl<'n> MonthCollector<'n> {
-    pub fn new(month: Month, names: &'n CallerNames) -> Self {
+    pub fn new(month: Range<u64>, names: &'n CallerNames) -> Self {
         Self {
-            month,
             names,
             calls: calls::CallCollector::default(),
-            models: models::ModelCollector::new(month),
-            egress: egress::EgressCollector::new(month),
+            models: models::ModelCollector::new(month.clone()),
+            egress: egress::EgressCollector::new(month.clone()),
             events: events::EventCollector::default(),
             span: MonthSpan::default(),
+            month,
         }
     }
 
     /// Takes the next record of the log with this number.
     pub fn take(&mut self, log: u32, record: &AuditRecord, is_signed: bool) {
-        let in_month = self.month.has(record.ts.0);
+        let in_month = self.month.contains(&record.ts.0);
         self.models.take(log, record);
         self.egress.take(log, record);
         self.events.take(log, record, in_month, self.names);
-        self.span.has_before |= record.ts.0 < self.month.begins_ms();
+        self.span.has_before |= record.ts.0 < self.month.start;
         if !in_month {
             return;
         }

@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use axum::routing::get;
-use ledge_base::clock;
+use ledge_base::clock::{self, TimeZone};
+use ledge_base::month::Month;
 use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_part::route::needs::ADMINISTER;
 use ledge_part::route::{Route, RouteScope};
 use tokio::sync::Mutex;
 
-use crate::month::Month;
 use crate::page::page;
 use crate::read::{self, ReportSource};
 
@@ -85,7 +85,7 @@ impl ReportQuery {
                 }
             }
         }
-        let month = month.unwrap_or_else(|| Month::of(now_ms).before());
+        let month = month.unwrap_or_else(|| Month::of(&TimeZone::utc(), now_ms).previous());
         Ok(Self { month, is_json: format.unwrap_or(false) })
     }
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_month_is_the_last_complete_one_unless_it_is_named() {
-        let now_ms = "2026-12".parse::<Month>().unwrap().begins_ms() + 5;
+        let now_ms = "2026-12".parse::<Month>().unwrap().begin_ms(&TimeZone::utc()) + 5;
         let parse = |query: &str| ReportQuery::parse(query, now_ms).ok().map(|it| (it.month.to_string(), it.is_json));
         assert_eq!(parse(""), Some(("2026-11".into(), false)));
         assert_eq!(parse("month=2026-02&format=json"), Some(("2026-02".into(), true)));

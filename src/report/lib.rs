@@ -4,7 +4,6 @@
 //! records that it was made of, so that `ledge audit show` finds them and `ledge audit prove` proves them.
 //!
 //! Files, in reading order:
-//! * `month.rs` - a month in UTC
 //! * `evidence.rs` - the records that a number was made of
 //! * `document.rs` - the report, as it is written in JSON
 //! * `collector.rs` - records to the report, one after the other
@@ -36,10 +35,8 @@ mod collector;
 pub mod document;
 mod evidence;
 pub mod http;
-pub mod month;
 pub mod page;
 pub mod part;
 pub mod read;
 
 pub use document::Report;
-pub use month::Month;

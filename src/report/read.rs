@@ -1,18 +1,19 @@
 //! Reads and verifies the logs of a box, and makes the report of a month.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ledge_audit::files::AuditFilesError;
 use ledge_audit::verify::findings::LogFindingKind;
 use ledge_audit::verify::{self, LogToVerify, LogVerificationReport, VerifyScope, VisitedRecord};
-use ledge_base::clock;
+use ledge_base::clock::{self, TimeZone};
+use ledge_base::month::Month;
 use serde_json::Value;
 
 use crate::annex;
 pub use crate::collector::CallerNames;
 use crate::collector::{CollectedMonth, MonthCollector, MonthSpan};
 use crate::document::{AddedSection, Coverage, LogFault, LogHead, REPORT_FORM, Report, Retention};
-use crate::month::Month;
 
 /// The input of a report besides the month.
 #[derive(Debug, Clone)]
@@ -46,7 +47,9 @@ pub fn setting_keys() -> Vec<String> {
 
 /// Makes the report of a month at the moment `now_ms`. Reads all logs, from their beginning on.
 pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<Report, AuditFilesError> {
-    let mut collector = MonthCollector::new(month, &source.names);
+    // Records are in UTC, and a month in local time would begin at other records after a change of the time zone.
+    let span_ms = month.span_ms(&TimeZone::utc());
+    let mut collector = MonthCollector::new(span_ms.clone(), &source.names);
     let numbers: Vec<u32> = source.logs.iter().zip(1..).map(|(log, index)| log.generation.unwrap_or(index)).collect();
     let mut visitor = |visited: VisitedRecord<'_>| {
         let log = numbers.get(visited.place).copied().unwrap_or_default();
@@ -60,13 +63,13 @@ pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<
     Ok(Report {
         form: REPORT_FORM,
         month: month.to_string(),
-        begins: clock::rfc3339(month.begins_ms()),
-        ends: clock::rfc3339(month.ends_ms()),
+        begins: clock::rfc3339(span_ms.start),
+        ends: clock::rfc3339(span_ms.end),
         time_zone: "UTC",
         device: source.device.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         made: clock::rfc3339(now_ms),
-        coverage: coverage(month, now_ms, span, &numbers, &verified),
+        coverage: coverage(&span_ms, now_ms, span, &numbers, &verified),
         models,
         calls,
         features,
@@ -81,14 +84,14 @@ pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<
 
 /// What the report covers, and its limits in sentences.
 fn coverage(
-    month: Month,
+    month: &Range<u64>,
     now_ms: u64,
     span: MonthSpan,
     numbers: &[u32],
     verified: &[LogVerificationReport],
 ) -> Coverage {
     let mut notes = Vec::new();
-    if now_ms < month.ends_ms() {
+    if now_ms < month.end {
         notes.push(format!("The month is not over: this report ends at {}.", clock::rfc3339(now_ms)));
     }
     if span.records == 0 {
@@ -112,7 +115,7 @@ fn coverage(
     }
     for (log, number) in verified.iter().zip(numbers) {
         let begun = log.summary.begun.as_ref().filter(|begun| begun.cause != "new");
-        let in_month = log.summary.since.is_some_and(|since| month.has(since.0));
+        let in_month = log.summary.since.is_some_and(|since| month.contains(&since.0));
         if let (Some(begun), true, true) = (begun, in_month, span.has_before) {
             notes.push(format!("Log {number} begins within the month (cause: {}).", begun.cause));
         }
@@ -140,7 +143,7 @@ fn coverage(
     let is_whole = verified.iter().all(|log| log.verdict().is_none());
     let is_new = begun.is_some_and(|begun| begun.cause == "new");
     Coverage {
-        complete: now_ms >= month.ends_ms()
+        complete: now_ms >= month.end
             && (span.has_before || (is_new && span.records > 0))
             && is_whole
             && span.lost == 0,

@@ -4,13 +4,13 @@
 //! belong to the month in which that interval begins: the box sent nothing while it was off.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ledge_audit::record::AuditRecord;
 use ledge_service::audit_event::{AuditEvent, FixedWord};
 
 use crate::document::{ConnectionRow, EgressOfMonth, PictureRow, SentRow};
 use crate::evidence::{EvidenceCounter, RecordSelection};
-use crate::month::Month;
 
 /// The most destinations, and the most rows of each table.
 const ROWS_MAX: usize = 1000;
@@ -24,7 +24,8 @@ const PROTOCOL: &str = "protocol";
 const COUNTED: &str = "egress_counted";
 
 pub struct EgressCollector {
-    month: Month,
+    /// The moments of the month, in milliseconds since the Unix epoch.
+    month: Range<u64>,
     destinations: BTreeMap<(String, String), Destination>,
     connections: BTreeMap<(String, String, String), (u64, EvidenceCounter)>,
     pictures: BTreeMap<String, (u64, EvidenceCounter)>,
@@ -54,7 +55,7 @@ struct Totals {
 const INTERVAL_MAX_MS: u64 = 36 * 3_600_000;
 
 impl EgressCollector {
-    pub fn new(month: Month) -> Self {
+    pub fn new(month: Range<u64>) -> Self {
         Self {
             month,
             destinations: BTreeMap::new(),
@@ -68,7 +69,7 @@ impl EgressCollector {
 
     /// Takes a record of any time.
     pub fn take(&mut self, log: u32, record: &AuditRecord) {
-        let in_month = self.month.has(record.ts.0);
+        let in_month = self.month.contains(&record.ts.0);
         match &record.event {
             AuditEvent::EgressCounted { destination, region, since_ms, sent, .. } => {
                 let key = (destination.clone(), region.clone());
@@ -99,7 +100,7 @@ impl EgressCollector {
         // Counts that begin again, after damage of their file, continue nothing.
         let before = destination.last.take().filter(|last| last.since_ms == totals.since_ms);
         let began_ms = before.as_ref().map_or(totals.since_ms, |last| last.at_ms);
-        if self.month.has(began_ms) {
+        if self.month.contains(&began_ms) {
             if let Some(before) = &before
                 && destination.sent.is_empty()
             {
@@ -110,9 +111,9 @@ impl EgressCollector {
                 let earlier = before.as_ref().and_then(|last| last.sent.get(kind)).copied().unwrap_or(0);
                 *destination.sent.entry(kind.clone()).or_default() += total.saturating_sub(earlier);
             }
-            self.counted_until_ms = self.counted_until_ms.max(Some(totals.at_ms.min(self.month.ends_ms())));
+            self.counted_until_ms = self.counted_until_ms.max(Some(totals.at_ms.min(self.month.end)));
             let is_long = totals.at_ms.saturating_sub(began_ms) > INTERVAL_MAX_MS;
-            self.is_uncertain |= is_long && !self.month.has(totals.at_ms);
+            self.is_uncertain |= is_long && !self.month.contains(&totals.at_ms);
         }
         destination.last = Some(totals);
     }

@@ -1,6 +1,7 @@
 //! The times that versions of models served.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ledge_audit::record::AuditRecord;
 use ledge_base::names::{ModelName, ModelVersion};
@@ -8,7 +9,6 @@ use ledge_service::audit_event::AuditEvent;
 
 use crate::document::{Models, ServedVersion};
 use crate::evidence::{Evidence, EvidenceCounter, RecordSelection};
-use crate::month::Month;
 
 /// The most times in a report.
 const LISTED_MAX: usize = 2000;
@@ -19,7 +19,8 @@ const LIVE_MAX: usize = 4096;
 /// Follows the versions from the beginning of the logs, because a version that serves in the month may have been loaded
 /// long before.
 pub struct ModelCollector {
-    month: Month,
+    /// The moments of the month, in milliseconds since the Unix epoch.
+    month: Range<u64>,
     live: BTreeMap<(ModelName, ModelVersion), Loaded>,
     served: Vec<ServedVersion>,
     unlisted: u64,
@@ -35,7 +36,7 @@ struct Loaded {
 }
 
 impl ModelCollector {
-    pub fn new(month: Month) -> Self {
+    pub fn new(month: Range<u64>) -> Self {
         Self { month, live: BTreeMap::new(), served: Vec::new(), unlisted: 0, last_ms: 0 }
     }
 
@@ -73,12 +74,12 @@ impl ModelCollector {
 
     fn end(&mut self, key: &(ModelName, ModelVersion), by: &'static str, at: u64, log: u32, record: &AuditRecord) {
         let Some(loaded) = self.live.remove(key) else { return };
-        if at < self.month.begins_ms() || loaded.from_ms >= self.month.ends_ms() {
+        if at < self.month.start || loaded.from_ms >= self.month.end {
             return;
         }
         let selection = RecordSelection::actions(&[record.event.action()]);
         let ended = EvidenceCounter::one(log, record.seq).finish(&selection).pop();
-        let is_within = at < self.month.ends_ms();
+        let is_within = at < self.month.end;
         let (until, by, ended) = if is_within { (Some(super::time(at)), Some(by), ended) } else { (None, None, None) };
         self.list(key, &loaded, until, by, ended);
     }
@@ -112,7 +113,7 @@ impl ModelCollector {
     /// The times that overlap the month.
     pub fn finish(mut self) -> Models {
         for (key, loaded) in std::mem::take(&mut self.live) {
-            if loaded.from_ms < self.month.ends_ms() {
+            if loaded.from_ms < self.month.end {
                 self.list(&key, &loaded, None, None, None);
             }
         }

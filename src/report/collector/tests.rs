@@ -1,6 +1,8 @@
 //! Records of simulated boxes, without a log on the disk.
 
 use ledge_audit::record::{Timestamp, VERSION};
+use ledge_base::clock::TimeZone;
+use ledge_base::month::Month;
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::inference::CallOutcome;
 
@@ -8,8 +10,8 @@ use super::*;
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn november() -> Month {
-    "2026-11".parse().unwrap()
+fn november() -> Range<u64> {
+    "2026-11".parse::<Month>().unwrap().span_ms(&TimeZone::utc())
 }
 
 /// Collects events at their times, as records of log 1.
@@ -40,7 +42,7 @@ fn loaded(version: u64) -> AuditEvent {
 
 #[test]
 fn bytes_belong_to_the_month_in_which_their_interval_begins() {
-    let (begins, ends) = (november().begins_ms(), november().ends_ms());
+    let (begins, ends) = (november().start, november().end);
     let since = begins - 100 * HOUR_MS;
     let egress = collected(vec![
         (begins - 24 * HOUR_MS, counted(10, since)),
@@ -57,7 +59,7 @@ fn bytes_belong_to_the_month_in_which_their_interval_begins() {
 
 #[test]
 fn counts_that_began_again_are_not_taken_for_a_difference() {
-    let begins = november().begins_ms();
+    let begins = november().start;
     let egress = collected(vec![
         (begins + 1000, counted(500, begins - HOUR_MS)),
         (begins + HOUR_MS, counted(40, begins + 2000)),
@@ -68,7 +70,7 @@ fn counts_that_began_again_are_not_taken_for_a_difference() {
 
 #[test]
 fn a_version_serves_until_it_is_unloaded_or_the_box_stops_or_restarts() {
-    let begins = november().begins_ms();
+    let begins = november().start;
     let models = collected(vec![
         (begins - 9 * HOUR_MS, loaded(1)),
         (begins - 8 * HOUR_MS, AuditEvent::Stopped),
@@ -79,7 +81,7 @@ fn a_version_serves_until_it_is_unloaded_or_the_box_stops_or_restarts() {
         (begins + 2 * HOUR_MS, AuditEvent::Idle),
         (begins + 5 * HOUR_MS, AuditEvent::Started { version: "1".into() }),
         (begins + 6 * HOUR_MS, loaded(2)),
-        (november().ends_ms() + HOUR_MS, AuditEvent::Stopped),
+        (november().end + HOUR_MS, AuditEvent::Stopped),
     ]);
     let served: Vec<_> = models.models.served.iter().map(|of| (of.version, of.until.clone(), of.ended_by)).collect();
     assert_eq!(
@@ -110,7 +112,7 @@ fn many_callers_take_bounded_memory_and_no_call_is_missing() {
             us: 10,
             us_max: 10,
         };
-        let ts = Timestamp(november().begins_ms() + seq);
+        let ts = Timestamp(november().start + seq);
         collector.take(1, &AuditRecord { v: VERSION, seq, ts, actor, event }, true);
     }
     let calls = collector.finish().calls;
