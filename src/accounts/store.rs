@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_base::month::Month;
+use ledge_base::stored_form;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -23,6 +24,12 @@ const MAGIC: [u8; 4] = *b"LACC";
 /// The version of the form of both kinds of files.
 const FORMAT_VERSION: u16 = 1;
 
+const HEAD: [u8; 6] = {
+    let ([l, a, c, d], [low, high]) = (MAGIC, FORMAT_VERSION.to_le_bytes());
+    [l, a, c, d, low, high]
+};
+
+#[cfg(any(test, feature = "fuzzing"))]
 const HEADER_BYTES: usize = 10;
 
 /// The largest file that is read, in bytes: a full month has less.
@@ -115,36 +122,24 @@ fn read<T: DeserializeOwned>(file: &Path) -> Option<T> {
 
 /// The content of a file.
 pub fn encode(content: &impl Serialize) -> Vec<u8> {
-    // Only numbers, texts and lists, so this does not fail.
-    let content = postcard::to_stdvec(content).unwrap_or_default();
-    let mut file = Vec::with_capacity(HEADER_BYTES + content.len());
-    file.extend(MAGIC);
-    file.extend(FORMAT_VERSION.to_le_bytes());
-    file.extend(crc32fast::hash(&content).to_le_bytes());
-    file.extend(content);
-    file
+    stored_form::encode(&HEAD, content)
 }
 
 fn decode<T: DeserializeOwned>(file: &[u8]) -> Result<T, UnreadableAccounts> {
-    let (magic, rest) = file.split_first_chunk::<4>().ok_or(UnreadableAccounts::Damaged)?;
-    let (version, rest) = rest.split_first_chunk::<2>().ok_or(UnreadableAccounts::Damaged)?;
-    if *magic != MAGIC {
-        return Err(UnreadableAccounts::Damaged);
-    }
-    let version = u16::from_le_bytes(*version);
-    if version != FORMAT_VERSION {
-        return Err(UnreadableAccounts::Later(version));
-    }
-    let (checksum, content) = rest.split_first_chunk::<4>().ok_or(UnreadableAccounts::Damaged)?;
-    if crc32fast::hash(content) != u32::from_le_bytes(*checksum) {
-        return Err(UnreadableAccounts::Damaged);
-    }
-    content_of(content).ok_or(UnreadableAccounts::Damaged)
+    stored_form::decode(&HEAD, file).map_err(|_| {
+        match file.strip_prefix(&MAGIC).and_then(|rest| rest.first_chunk::<2>()) {
+            Some(version) if *version != FORMAT_VERSION.to_le_bytes() => {
+                UnreadableAccounts::Later(u16::from_le_bytes(*version))
+            }
+            _ => UnreadableAccounts::Damaged,
+        }
+    })
 }
 
 /// Reads all of a content.
+#[cfg(any(test, feature = "fuzzing"))]
 fn content_of<T: DeserializeOwned>(content: &[u8]) -> Option<T> {
-    postcard::take_from_bytes(content).ok().filter(|(_, rest)| rest.is_empty()).map(|(content, _)| content)
+    stored_form::decode(&HEAD, &stored_form::framed(&HEAD, content)).ok()
 }
 
 /// Renames a file to a free name, so that it is neither read again nor overwritten.

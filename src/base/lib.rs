@@ -14,6 +14,7 @@
 //! * `month.rs` - a month of the calendar
 //! * `time_id.rs` - the id of a thing that this box made, which sorts by its time
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
+//! * `stored_form.rs` - the stored form of a small file: a head, a checksum, the content
 //! * `open_folder.rs` - an open folder, in which files have names and no link is followed
 //! * `contained.rs` - files of a folder, read without following a link out of it
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
@@ -66,6 +67,7 @@ pub mod serde_messages;
 pub mod sys;
 pub mod clock;
 pub mod month;
+pub mod stored_form;
 pub mod durable;
 pub mod contained;
 pub mod checked_folder;

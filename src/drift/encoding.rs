@@ -1,5 +1,7 @@
 //! The stored form of a watch: a head, a checksum and the state. Decoding checks everything.
 
+use ledge_base::stored_form::{self, StoredFormError};
+
 use crate::column::Column;
 use crate::watch::{COLUMNS_MAX, WatchState};
 
@@ -9,40 +11,16 @@ pub const MAGIC: &[u8; 4] = b"LDR1";
 /// The longest file, in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 10;
 
-/// The bytes of the checksum.
-const CHECKSUM_BYTES: usize = 4;
-
-/// A reason why bytes are no watch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    #[error("it is not a file of drift, or one of a later version of Ledge")]
-    Head,
-    #[error("its checksum is wrong")]
-    Checksum,
-    #[error("its content is damaged")]
-    Content,
-}
-
 /// Encodes a state.
 pub fn encode(state: &WatchState) -> Vec<u8> {
-    // It has only numbers, names and lists of them, so encoding does not fail.
-    let content = postcard::to_stdvec(state).unwrap_or_default();
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(crc32fast::hash(&content).to_le_bytes());
-    bytes.extend(content);
-    bytes
+    stored_form::encode(MAGIC, state)
 }
 
 /// Decodes a state.
-pub fn decode(bytes: &[u8]) -> Result<WatchState, DecodeError> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(DecodeError::Head)?;
-    let (checksum, content) = rest.split_at_checked(CHECKSUM_BYTES).ok_or(DecodeError::Checksum)?;
-    if checksum != crc32fast::hash(content).to_le_bytes() {
-        return Err(DecodeError::Checksum);
-    }
-    let (state, rest): (WatchState, _) = postcard::take_from_bytes(content).map_err(|_| DecodeError::Content)?;
-    let is_valid = rest.is_empty() && state.columns.len() <= COLUMNS_MAX && state.columns.iter().all(Column::is_valid);
-    if is_valid { Ok(state) } else { Err(DecodeError::Content) }
+pub fn decode(bytes: &[u8]) -> Result<WatchState, StoredFormError> {
+    let state: WatchState = stored_form::decode(MAGIC, bytes)?;
+    let is_valid = state.columns.len() <= COLUMNS_MAX && state.columns.iter().all(Column::is_valid);
+    if is_valid { Ok(state) } else { Err(StoredFormError::Content) }
 }
 
 /// Reads a state for the fuzzers; true when it is valid. Content without a head gets one, so that the checks behind the
@@ -53,11 +31,7 @@ pub fn decode(bytes: &[u8]) -> Result<WatchState, DecodeError> {
 /// When the state is another one after it was written and read, which is a defect.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_watch(bytes: &[u8]) -> bool {
-    let framed = if bytes.starts_with(MAGIC) {
-        bytes.to_vec()
-    } else {
-        [MAGIC.as_slice(), &crc32fast::hash(bytes).to_le_bytes(), bytes].concat()
-    };
+    let framed = if bytes.starts_with(MAGIC) { bytes.to_vec() } else { stored_form::framed(MAGIC, bytes) };
     let Ok(state) = decode(&framed) else { return false };
     assert_eq!(decode(&encode(&state)).as_ref(), Ok(&state), "it is another one after it was written");
     for column in &state.columns {

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ledge_anomaly::{Limit, MonitorChange, MonitorEvent, MonitorSet, MonitorState, Pace, SeriesState, StateError};
+use ledge_anomaly::{Limit, MonitorChange, MonitorEvent, MonitorSet, MonitorState, Pace, SeriesState};
 use ledge_base::clock;
 use ledge_base::durable;
+use ledge_base::stored_form::{self, StoredFormError};
 use ledge_part::check::Finding;
 use serde::{Deserialize, Serialize};
 
@@ -255,7 +256,8 @@ impl UnusualWatch {
             return;
         }
         let (last_ms, models) = (self.last_ms, self.models.clone());
-        let content = encode(&StoredWatch { last_ms, models, series: self.set.encode().collect() });
+        let series = self.set.encode().collect();
+        let content = stored_form::encode(MAGIC, &StoredWatch { last_ms, models, series });
         if let Err(error) = durable::replace_in_new_folder(file, &content) {
             tracing::warn!(name: "unusual.unwritten", path = %file.display(), %error, "what is usual of the figures cannot be written");
         }
@@ -272,12 +274,6 @@ fn finding(name: &str, text: &str) -> Finding {
     Finding::warn(&format!("unusual {name}"), text, advice)
 }
 
-fn encode(stored: &StoredWatch) -> Vec<u8> {
-    // Only numbers, texts and lists, so this does not fail.
-    let content = postcard::to_stdvec(stored).unwrap_or_default();
-    [MAGIC.as_slice(), &crc32fast::hash(&content).to_le_bytes(), &content].concat()
-}
-
 fn read(path: &Path) -> io::Result<Option<StoredWatch>> {
     let length = match std::fs::metadata(path) {
         Ok(facts) => facts.len(),
@@ -290,16 +286,9 @@ fn read(path: &Path) -> io::Result<Option<StoredWatch>> {
     decode(&std::fs::read(path)?).map(Some).map_err(io::Error::other)
 }
 
-fn decode(file: &[u8]) -> Result<StoredWatch, StateError> {
-    let rest = file.strip_prefix(MAGIC.as_slice()).ok_or(StateError::Damaged)?;
-    let (checksum, content) = rest.split_first_chunk::<4>().ok_or(StateError::Damaged)?;
-    if *checksum != crc32fast::hash(content).to_le_bytes() {
-        return Err(StateError::Damaged);
-    }
-    match postcard::take_from_bytes::<StoredWatch>(content) {
-        Ok((stored, [])) if stored.models.len() <= MODELS_MAX => Ok(stored),
-        _ => Err(StateError::Damaged),
-    }
+fn decode(file: &[u8]) -> Result<StoredWatch, StoredFormError> {
+    let stored: StoredWatch = stored_form::decode(MAGIC, file)?;
+    if stored.models.len() <= MODELS_MAX { Ok(stored) } else { Err(StoredFormError::Content) }
 }
 
 #[cfg(test)]
