@@ -36,7 +36,7 @@ struct Found {
     last_kind: &'static str,
 }
 
-/// What a method did on one series.
+/// The result of a method on one series.
 #[derive(Default)]
 struct Run {
     found: Vec<Found>,
@@ -269,7 +269,7 @@ fn report(name: &str, series: &[Series], method: Method, each: bool) {
     );
 }
 
-/// How many values lie in a band of 90 %, and the error in terms of that of "as now", at ten places of each
+/// The share of values in a band of 90 %, and the error in terms of that of "as now", at ten places of each
 /// series without a fault.
 fn report_forecasts(series: &[Series]) {
     println!("\nforecasts of 48 values with a band of 90 %");

@@ -48,7 +48,7 @@ impl BookConfig {
     }
 }
 
-/// What happened at the end of an interval.
+/// The changes at the end of an interval.
 #[derive(Debug, Default)]
 pub struct BookChange {
     /// Budgets that have reached a step.

@@ -1,4 +1,4 @@
-//! How much of a budget is used, and what use costs.
+//! The used share of a budget, and the cost of use.
 
 use std::sync::Arc;
 

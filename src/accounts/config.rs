@@ -146,7 +146,7 @@ impl fmt::Display for CallerName {
     }
 }
 
-/// What happens when a budget is spent.
+/// The reaction when a budget is spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverBudget {

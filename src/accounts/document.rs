@@ -27,7 +27,7 @@ pub struct MonthDocument<'a> {
     /// Times of which use may be missing.
     pub gaps: Vec<GapDocument>,
     pub rows: Vec<AccountRow<'a>>,
-    /// What no caller accounts for.
+    /// The use that no caller accounts for.
     #[serde(rename = "box")]
     pub own: AccountRow<'a>,
     pub total: AccountRow<'a>,

@@ -1,4 +1,4 @@
-//! What a detector says of a sample: its state, its band, and the events that begin and end.
+//! The verdict of a detector on a sample: its state, its band, and the events that begin and end.
 
 use serde::{Deserialize, Serialize};
 

@@ -35,7 +35,7 @@ pub enum ForecastError {
     Coverage,
 }
 
-/// How values go on from the last ones.
+/// The methods by which values go on from the last ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Method {
     Last,

@@ -1,4 +1,4 @@
-//! What is unusual: detectors that learn the normal of a series, or of rows of features, and judge each new sample.
+//! Unusual values: detectors that learn the normal of a series, or of rows of features, and judge each new sample.
 //!
 //! Files, in reading order:
 //! * `pace.rs` - the interval of samples, the owner's rate of false alarms, and the times that follow from them

@@ -30,7 +30,7 @@ const YOUTH: f64 = 2.0;
 const CUT: f64 = 1.5;
 const DISTANCE_CUT: f64 = 8.0;
 
-/// What is learnt of the statistics, about 1.3 KB.
+/// The statistics with their learnt scales, about 1.3 KB.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Measures {
     point: Statistic,
@@ -196,14 +196,14 @@ impl Measures {
         self.near.scale(floor).max(self.point.scale(floor))
     }
 
-    /// How far below and above its prediction a sample is still normal.
+    /// The distances below and above its prediction within which a sample is normal.
     pub fn reach(&self, expected: &Expectation, strictness: f64) -> (f64, f64) {
         let youth = youth(1.0, self.point.count());
         let side = |above| self.point.threshold(above).max(POINT_FLOOR) * youth * strictness * self.scale(expected);
         (side(false), side(true))
     }
 
-    /// Whether the last few samples lie where they did before a shift.
+    /// True if the last few samples lie where they did before a shift.
     pub fn is_back(&self, recent: &RecentSamples, level: f64, season: f64) -> bool {
         let distance = recent.median_of_newest(5) - level - season;
         let judged = self.near.judge(distance, 0.0);

@@ -34,7 +34,7 @@ pub enum WatchError {
     Limit,
 }
 
-/// What happened to a series.
+/// A change of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MonitorChange {
     Began(Unusual),

@@ -70,7 +70,7 @@ pub struct RowVerdict {
     pub explanations: Vec<Explanation>,
 }
 
-/// What is learnt of rows: at most 13 KB for 32 features.
+/// The normal of rows, as learnt: at most 13 KB for 32 features.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowProfile {
@@ -227,7 +227,7 @@ impl RowProfile {
 
     fn learn(&mut self, row: &[Option<f64>], judged: &[Option<Judged>], joint: Judged, distance: f64, score: f64) {
         self.rows = self.rows.saturating_add(1);
-        // What happens often is normal at last, so an unusual row is learnt, too; its values are cut, and it does not change
+        // A frequent row is normal at last, so an unusual row is learnt, too; its values are cut, and it does not change
         // the covariance.
         let p = self.probability / 2.0 * FEATURE_SHARE / self.features.len() as f64;
         for (feature, value) in self.features.iter_mut().zip(row) {

@@ -68,7 +68,7 @@ impl Cycle {
         mean(shifted as usize) * (1.0 - share) + mean(shifted as usize + 1) * share
     }
 
-    /// Whether the slots that samples fall into have been visited so many times.
+    /// True if the slots that samples fall into have been visited so many times.
     fn is_seen(&self, visits: u8) -> bool {
         let visited = self.visits.iter().filter(|count| **count > 0).count();
         let enough = self.visits.iter().filter(|count| **count >= visits).count();

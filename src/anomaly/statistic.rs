@@ -25,7 +25,7 @@ impl Judged {
     }
 }
 
-/// What one statistic has learnt, about 290 bytes.
+/// The learnt state of one statistic, about 290 bytes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Statistic {
     /// Exponentially weighted mean of the absolute value, and that of values other than 0.

@@ -2,7 +2,7 @@
 //! equal spans of time, and when it reaches a limit.
 //!
 //! A rise is a trend only if it exceeds by far the largest fall that was ever seen, and goes beyond all earlier values.
-//! So a sawtooth (a log that is rotated), a daily cycle and a random walk are none, whatever their size.
+//! Therefore a sawtooth (a log that is rotated), a daily cycle and a random walk are none, whatever their size.
 
 use crate::ring::{median, quantile};
 use serde::{Deserialize, Serialize};

@@ -221,7 +221,7 @@ mod tests {
             let other = certificate(&ours, text.clone(), event);
             assert!(matches!(other.check(ours.verifier_key()), Err(CertificateError::OtherRecord { .. })));
         }
-        // What the record has the hash of is no statement.
+        // The record has the hash of something that is no statement.
         let other = certificate(&ours, "{}".into(), erased("{}"));
         assert!(matches!(other.check(ours.verifier_key()), Err(CertificateError::Statement(_))));
     }

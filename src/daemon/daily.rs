@@ -19,7 +19,7 @@ const LOOK_INTERVAL: Duration = Duration::from_hours(1);
 
 const DAY_MS: u64 = 86_400_000;
 
-/// How far the wall clock may be from the running time since the last look, for data to be removed by its age.
+/// The largest distance of the wall clock from the running time since the last look, for data to be removed by its age.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Records and removes once a day.

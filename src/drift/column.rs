@@ -247,7 +247,7 @@ impl Column {
         self.bins.rare_classes().into_iter().find(grown)
     }
 
-    /// What has changed, in words: "values above 14 are 31 % of calls, 4 % in the reference".
+    /// The change, in words: "values above 14 are 31 % of calls, 4 % in the reference".
     pub fn change(&self) -> String {
         let (window, reference) = (total(&self.last), total(&self.reference));
         let of = |counts: &[u32], class: usize| counts.get(class).copied().map_or(0, u64::from);

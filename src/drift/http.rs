@@ -63,7 +63,7 @@ pub struct ColumnDocument {
     pub drifted_windows: u16,
     /// True when they are enough for a finding.
     pub drifting: bool,
-    /// What has changed, while the last window drifts.
+    /// The change, while the last window drifts.
     pub change: Option<String>,
 }
 

@@ -100,7 +100,7 @@ pub struct VersionWatch {
     state: WatchState,
     /// The readings for the bins, by columns.
     readings: Vec<(String, Side, Vec<Reading>)>,
-    /// How often each row came in this window, by its hash.
+    /// The count of each row in this window, by its hash.
     rows: Vec<u32>,
     /// The inputs of the version before, which replace those that would be learnt.
     inherited: Vec<Column>,

@@ -1,4 +1,4 @@
-//! What a caller asks of the history, and the rows that answer it.
+//! The query of a caller, and the rows that answer it.
 
 use std::fmt::{self, Write as _};
 use std::io;

@@ -19,7 +19,7 @@ pub struct Record {
     pub figures: Box<[f32]>,
 }
 
-/// What a file has at the place of a record.
+/// The content of a file at the place of a record.
 #[derive(Debug, PartialEq)]
 pub enum StoredRecord {
     /// Nothing was ever written there.

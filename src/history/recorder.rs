@@ -281,7 +281,7 @@ mod tests {
             of.clock_ms = step_ms;
             (0..1080).for_each(|_| of.tick(1));
             let hours: f64 = of.calls("model:wine", Resolution::Hour).iter().sum();
-            // What is not complete is not pushed yet.
+            // An incomplete interval is not pushed yet.
             let open = of.recorder.hour.used.values().next().map_or(0, |usage| usage.calls);
             assert_eq!(hours + f64::from(u32::try_from(open).unwrap()), 1440.0, "{step_ms}");
         }

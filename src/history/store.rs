@@ -32,7 +32,7 @@ pub const STORE_BYTES_MAX: u64 = {
 
 const _: () = assert!(STORE_BYTES_MAX <= 50_000_000, "the store has a bound of 50 MB");
 
-/// How many times as busy a series must be to take the place of another for two years.
+/// The factor by which a series must be busier to take the place of another for two years.
 const BUSIER: f64 = 2.0;
 
 const EXTENSION: &str = "series";
@@ -276,7 +276,7 @@ impl HistoryStore {
         Ok(span)
     }
 
-    /// Whether a series has records by the hour, from now on where it is busy enough: a place that is free, or that of a
+    /// True if a series has records by the hour, from now on where it is busy enough: a place that is free, or that of a
     /// series with less than half of its calls in the last day, whose hours are added to those of the others.
     pub fn take_hours(&mut self, name: &SeriesName, now_ms: u64) -> bool {
         let Some(kind) = name.kind().filter(|_| self.is_enabled) else { return true };

@@ -1,4 +1,4 @@
-//! What is unusual of the figures of a minute: of the box, and of each model. The detectors are those of `ledge-anomaly`.
+//! Unusual figures of a minute: of the box, and of each model. The detectors are those of `ledge-anomaly`.
 //!
 //! The detectors learn for half a day before they judge, and this part reports what they say after a week, because shops
 //! have nights and weekends. A limit that is near, such as a full disk, is reported after a day. The state of the detectors
@@ -224,7 +224,7 @@ impl UnusualWatch {
         self.set.detector(name).is_none_or(|detector| detector.count() < LEARNING_SAMPLES)
     }
 
-    /// What is unusual now.
+    /// The series that are unusual now.
     pub fn findings(&self) -> Vec<Finding> {
         let unusual: Vec<_> = self.set.states().filter_map(|state| Some((state.name, self.text(&state)?))).collect();
         let mut findings: Vec<_> = unusual.iter().take(FINDINGS_MAX).map(|(name, text)| finding(name, text)).collect();

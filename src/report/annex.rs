@@ -29,7 +29,7 @@ struct Duty {
     /// The duty itself.
     #[serde(rename = "duty")]
     text: String,
-    /// What this box does.
+    /// The fact about this box.
     fact: String,
     /// The actions of the records that are evidence.
     #[serde(default)]
@@ -40,7 +40,7 @@ struct Duty {
     /// True if the verified head of the log is evidence.
     #[serde(default)]
     head: bool,
-    /// What remains with the owner of the box.
+    /// The part that remains with the owner of the box.
     owner: String,
 }
 

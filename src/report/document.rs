@@ -114,7 +114,7 @@ pub struct ServedVersion {
     pub loaded: Evidence,
     /// The end, if it was within the month.
     pub until: Option<String>,
-    /// What ended it: `unloaded`, `replaced`, `suspended`, `stopped` (the service), or `restarted` (without an orderly
+    /// The cause of its end: `unloaded`, `replaced`, `suspended`, `stopped` (the service), or `restarted` (without an orderly
     /// stop; the end is the last record before).
     pub ended_by: Option<&'static str>,
     pub ended: Option<Evidence>,
@@ -176,7 +176,7 @@ pub struct FeatureCallRow {
     pub evidence: Vec<Evidence>,
 }
 
-/// What left the box.
+/// The traffic that left the box.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EgressOfMonth {
     /// By destination and kind.
@@ -248,7 +248,7 @@ pub struct EventRow {
     pub action: &'static str,
     /// The fields of the record, without the action.
     pub fields: BTreeMap<String, Value>,
-    /// What the record alone does not say, such as a start without an orderly stop before it.
+    /// Facts that the record alone does not say, such as a start without an orderly stop before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }

@@ -82,7 +82,7 @@ pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<
     })
 }
 
-/// What the report covers, and its limits in sentences.
+/// The coverage of the report, and its limits in sentences.
 fn coverage(
     month: &Range<u64>,
     now_ms: u64,

@@ -58,7 +58,7 @@ fn every_number_of_a_simulated_month_is_that_of_the_records_that_it_names() {
     assert_eq!((exit, &report["coverage"]["complete"]), (Some(0), &json!(true)), "{}", report["coverage"]);
     let all = |_: &Value| true;
 
-    // Who asked, and how much.
+    // The callers, and their counts.
     let mut total = BTreeMap::<&str, u64>::new();
     let rows = report["calls"]["rows"].as_array().unwrap();
     for row in rows {
@@ -80,7 +80,7 @@ fn every_number_of_a_simulated_month_is_that_of_the_records_that_it_names() {
         assert_eq!((number(&row["calls"]), number(&row["rows"])), (sum(&made, "calls"), sum(&made, "rows")), "{row}");
     }
 
-    // What left the box: the bytes are the difference of the first and the last total.
+    // The traffic that left the box: the bytes are the difference of the first and the last total.
     let egress = &report["egress"];
     assert_eq!(egress["inputs"], json!(["pictures"]));
     for row in egress["sent"].as_array().unwrap() {
@@ -104,7 +104,7 @@ fn every_number_of_a_simulated_month_is_that_of_the_records_that_it_names() {
         }
     }
 
-    // What ran: each time begins and ends with its record.
+    // The versions that ran: each time begins and ends with its record.
     for served in report["models"]["served"].as_array().unwrap() {
         let [loaded] = records(&written, &json!([served["loaded"]]), all).try_into().unwrap();
         assert!(loaded["event"]["model"] == served["model"] && loaded["event"]["version"] == served["version"]);

@@ -96,7 +96,7 @@ fn of_day(day: u64, begins: u64, key: &TagKey) -> Vec<(u64, Principal, AuditEven
     events
 }
 
-/// What happened once in the month.
+/// An event that happened once in the month.
 fn once() -> Vec<(u64, Principal, AuditEvent)> {
     let local = Principal::Local;
     let moved = |stage: &'static str, cause: Option<&'static str>| AuditEvent::UpdateMoved {

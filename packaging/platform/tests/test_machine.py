@@ -224,7 +224,7 @@ class Machine(unittest.TestCase):
 
         said = self.root("/opt/ledge-platform/bin/ledge-platform", "doctor")
         doubts = [line.split(":")[0] for line in said.splitlines() if not line.startswith("ok")]
-        # How full this machine's own disk is, is not of this test.
+        # This machine's own disk may be full.
         doubts = [line for line in doubts[:-1] if "free on the disk" not in line]
         self.assertEqual(doubts, [f"warning  {self.stick} has offline keys, on the disk of this machine", "warning  systemd does not run here"])
 

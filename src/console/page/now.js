@@ -163,7 +163,7 @@ async function loadHistory(signal) {
     long[of] = { interval_s: interval, end: new Date(end).toISOString(), columns };
     draw();
   } catch (error) {
-    // What the page keeps current needs the same permission, and says so.
+    // The parts that the page keeps current need the same permission, and say so.
     const isSaid = error.status === 401 || error.status === 403;
     if (!signal.aborted) say(trouble, !isSaid && failure(error, () => ask()));
   }

@@ -1,4 +1,4 @@
-//! What left the box: bytes by destination and kind, connections, and pictures of cameras.
+//! The traffic that left the box: bytes by destination and kind, connections, and pictures of cameras.
 //!
 //! `egress_counted` records have totals, at each start and after each midnight in UTC. The bytes between two of them
 //! belong to the month in which that interval begins: the box sent nothing while it was off.

@@ -71,7 +71,7 @@ impl Page {
         self.element("p", text);
     }
 
-    /// What follows begins on another sheet.
+    /// Begins another sheet.
     pub fn new_sheet(&mut self) {
         self.html.push_str("<div class=\"sheet\"></div>\n");
     }

@@ -19,7 +19,7 @@ pub const SALT_BYTES: usize = 32;
 /// The join keys of an entity, by name.
 pub type ErasedEntity = BTreeMap<String, Value>;
 
-/// How a statement names its entity.
+/// The ways in which a statement names its entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntityNaming {
