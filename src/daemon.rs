@@ -12,6 +12,7 @@
 //!   box, and alerts to MQTT
 //! * `report.rs` - the report of a month as a part of the daemon, connected to the configuration
 //! * `daily.rs` - the traffic that left the box, recorded once a day, and the end of data by `[retention]`
+//! * `capacity.rs` - capacity as a part of the daemon, connected to the models, the cameras and the disks
 //! * `inboxes.rs` - inboxes as a part of the daemon, connected to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
@@ -32,6 +33,7 @@
 mod alerts;
 mod audit;
 mod cameras;
+mod capacity;
 mod configuration_change;
 mod console;
 mod daily;
@@ -400,6 +402,7 @@ impl DaemonApp {
             )),
             Arc::new(audit),
             Arc::new(self.serving.clone()),
+            Arc::new(capacity::capacity(&self.config, &self.serving, cameras)),
         ];
         if !self.config.grpc.listen.is_empty() {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());

@@ -45,6 +45,7 @@ pub use ledge_anomaly as anomaly;
 pub use ledge_audit as audit;
 pub use ledge_base::{clock, durable, memory_budget, names, principal, secret, sys, telemetry, tensor, token_bucket};
 pub use ledge_cameras as cameras;
+pub use ledge_capacity as capacity;
 pub use ledge_console as console;
 pub use ledge_documents as documents;
 pub use ledge_drift as drift;

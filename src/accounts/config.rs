@@ -259,6 +259,11 @@ impl ObjectivesConfig {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// The shortest time of the objectives that name this model, of all callers or of one.
+    pub fn p99_of(&self, model: &ModelName) -> Option<Duration> {
+        self.0.iter().filter(|of| of.model.as_ref() == Some(model)).filter_map(ObjectiveConfig::p99).min()
+    }
 }
 
 impl ObjectiveConfig {

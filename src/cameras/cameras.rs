@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ledge_base::names::{CameraName, DeviceName, ModelName};
@@ -70,6 +71,18 @@ struct CamerasState {
     publisher: Option<Arc<dyn CameraPublisher>>,
     cameras_topic: String,
     announcements: DiscoveryMessages,
+}
+
+/// The work of one camera since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CameraWork {
+    pub model: ModelName,
+    /// Pictures that were compared.
+    pub pictures: u64,
+    /// Those that the model was asked about.
+    pub looked: u64,
+    /// Time of decoding and comparing.
+    pub comparing: Duration,
 }
 
 /// The tasks of the cameras, not yet running.
@@ -142,6 +155,21 @@ impl Cameras {
 
     pub(crate) fn watching(&self) -> &WatcherServices {
         &self.0.watching
+    }
+
+    /// The work of each camera since the start.
+    pub fn work(&self) -> Vec<CameraWork> {
+        let of = |camera: &Arc<Camera>| {
+            let counters = &camera.counters;
+            let looked = counters.inferred.get();
+            CameraWork {
+                model: camera.config.model.clone(),
+                pictures: looked + counters.unchanged.get(),
+                looked,
+                comparing: Duration::from_micros(counters.comparing_us.get()),
+            }
+        };
+        self.0.cameras.iter().map(of).collect()
     }
 
     /// The findings about cameras, as they are watched now.

@@ -2,8 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, accounts, audit, backup, config, doctor, encryption, features, health, infer, jobs, join, keys,
-    models, mqtt, report, restore, serve, tls, top, tune, update, upgrade,
+    Exit, Output, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
+    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, update, upgrade,
 };
 
 impl Cli {
@@ -16,6 +16,8 @@ impl Cli {
             Command::Jobs(args) => jobs::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
             Command::Accounts(args) => accounts::run(globals, &args, out),
+            Command::Capacity(args) => capacity::run(globals, &args, out),
+            Command::Sizing(args) => sizing::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, accounts, audit, backup, config, doctor, encryption, features, health, infer, jobs, join, keys, models,
-    mqtt, report, restore, serve, tls, top, tune, update, upgrade,
+    GlobalArgs, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
+    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -28,6 +28,8 @@ Examples:
   ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
   ledge top                                     show the activity of a running server
   ledge jobs add /srv/scans --model document_reader --window 22:00-06:00
+  ledge capacity                                show how much more work the box can take
+  ledge sizing --cameras 12 --documents 300/day tell which box a load needs
   ledge models list                             list the models and their versions
   ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
   ledge features list                           list the feature views with their row counts
@@ -72,6 +74,13 @@ pub enum Command {
     Top(top::TopArgs),
     /// Show what callers used in a month: calls, CPU time, bytes, energy and cost, by model.
     Accounts(accounts::AccountsArgs),
+    /// Show how much more work the box of a running server can take, and what runs out first.
+    ///
+    /// By the work of the last minutes: the CPU time that each call, document and camera picture took. Headroom is for more
+    /// of one kind next to all other work as it is.
+    Capacity(capacity::CapacityArgs),
+    /// Tell which box a load needs, before there is one: by figures of a reference processor.
+    Sizing(sizing::SizingArgs),
     /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.

@@ -75,6 +75,7 @@ GET /keys
 POST /keys
 POST /keys/{key}/revoke
 GET /models
+GET /capacity
 GET /figures
 GET /figures/live
 GET /findings

@@ -7,7 +7,7 @@ use std::path::Path;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::part::route::{Route, RouteRule};
-use ledge::{alerts, audit, cameras, console, features, grpc, history, http, inbox, jobs, updates};
+use ledge::{alerts, audit, cameras, capacity, console, features, grpc, history, http, inbox, jobs, updates};
 use serde_json::{Value, json};
 
 use crate::access_table::{CALLS, Call, Table};
@@ -154,6 +154,7 @@ pub fn routes() -> Vec<RouteRule> {
     let parts = parts.chain(rules(ledge::report::http::ROUTES));
     let parts = parts.chain(rules(ledge::drift::http::ROUTES)).chain(rules(ledge::accounts::http::ROUTES));
     let parts = parts.chain(rules(jobs::http::ROUTES));
+    let parts = parts.chain(rules(capacity::http::ROUTES));
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 

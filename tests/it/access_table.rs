@@ -156,6 +156,7 @@ pub const CALLS: &[Call] = &[
     get("/access"),
     get("/roles"),
     get("/models"),
+    get("/capacity"),
     get("/figures"),
     // It ends at once.
     get("/figures/live").path("/figures/live?events=0"),

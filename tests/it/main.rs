@@ -25,6 +25,7 @@ mod camera_server;
 mod camera_pictures;
 mod camera_states;
 mod cameras;
+mod capacity;
 mod candidates;
 #[path = "../peers/certificates.rs"]
 mod certificates;

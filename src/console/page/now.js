@@ -3,8 +3,9 @@
 import { get } from './api.js';
 import { bytes, clock, failure, h, number, time, withCommands } from './dom.js';
 import { ask, may } from './key.js';
-import { refreshed, say } from './parts.js';
+import { refreshed, replace, say } from './parts.js';
 import { plot } from './plot.js';
+import { cell, figure, list, row, title } from './table.js';
 
 // The first two are kept current by each sample; the others are read from the history.
 const PERIODS = {
@@ -21,6 +22,7 @@ const ROWS_SHOWN_MIN = 60;
 const SAMPLE_MS = 5000;
 const FINDINGS_MS = 65_000;
 const HISTORY_MS = 300_000;
+const CAPACITY_MS = 60_000;
 
 const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
 
@@ -51,9 +53,11 @@ const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
 const trouble = h('div');
 const status = h('span', { class: 'live', role: 'status' });
 const findings = h('div', { class: 'findings' });
+const capacity = h('div');
 const followed = refreshed(SAMPLE_MS, follow);
 const looked = refreshed(FINDINGS_MS, loadFindings);
 const remembered = refreshed(HISTORY_MS, loadHistory);
+const measured = refreshed(CAPACITY_MS, loadCapacity);
 
 export function build(section) {
   const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
@@ -64,7 +68,7 @@ export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
     findings, trouble,
-    cards);
+    cards, capacity);
   // A hidden page asks for nothing.
   document.addEventListener('visibilitychange', () => { if (!document.hidden) followed.reload(); });
 }
@@ -74,12 +78,14 @@ export function show() {
   followed.show();
   looked.show();
   remembered.show();
+  measured.show();
 }
 
 export function hide() {
   followed.hide();
   looked.hide();
   remembered.hide();
+  measured.hide();
 }
 
 /** The caller is another one. */
@@ -89,6 +95,7 @@ export function changed() {
   long = {};
   trouble.replaceChildren();
   findings.replaceChildren();
+  capacity.replaceChildren();
   if (!may('view')) {
     const error = { status: 401, message: 'Figures and findings need the role viewer, operator, auditor or admin.' };
     trouble.replaceChildren(failure(error, () => ask()));
@@ -167,6 +174,29 @@ async function loadHistory(signal) {
     const isSaid = error.status === 401 || error.status === 403;
     if (!signal.aborted) say(trouble, !isSaid && failure(error, () => ask()));
   }
+}
+
+async function loadCapacity(signal) {
+  try {
+    const { work, words } = await get('/capacity', { quiet: true, signal });
+    if (signal.aborted) return;
+    const known = work.filter(({ headroom }) => headroom !== null);
+    replace(capacity, h('h2', null, 'Room for more work'),
+      known.length ? list('Work and its headroom', ['Work', 'Now', 'Room for', 'Then it ends by'], known.map(capacityRow), { figures: ['Now', 'Room for'] }) : '',
+      // Sentences about single kinds of work are in the table.
+      words.filter((line) => !line.startsWith('Room for ') && !line.includes(': not known')).map((line) => h('p', { class: 'detail' }, line)));
+  } catch (error) {
+    const isSaid = error.status === 401 || error.status === 403;
+    if (!signal.aborted) say(capacity, !isSaid && failure(error, () => ask()));
+  }
+}
+
+function capacityRow({ kind, model, now, headroom, first, source }) {
+  const per = { calls: ['calls a second', 1], documents: ['documents an hour', 3600], cameras: ['cameras', 1] }[kind];
+  const amount = (value) => number(value * per[1]);
+  const name = model ? `${model}: ${per[0]}` : per[0];
+  return row(title(name, source === 'reference' && h('p', { class: 'detail' }, 'not measured here')),
+    figure('Now', amount(now)), figure('Room for', amount(headroom)), cell('Then it ends by', first.replaceAll('_', ' ')));
 }
 
 async function loadFindings(signal) {
