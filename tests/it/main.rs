@@ -92,6 +92,7 @@ mod private_files;
 mod quantized;
 mod read_only_disk;
 mod report;
+mod report_numbers;
 mod simulated_month;
 mod right_answers;
 mod right_numbers;
