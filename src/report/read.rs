@@ -35,7 +35,9 @@ const RETENTION_SETTINGS: &[&str] = &[
     "audit.quota_mb",
     "audit.tag_period_days",
     "features.keep_expired_h",
+    "retention.history_days",
     "retention.inbox_days",
+    "retention.jobs_days",
 ];
 
 /// The keys of the settings that a report shows.
