@@ -464,13 +464,7 @@ impl DaemonApp {
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
-        let daily = daily::DailyTask {
-            config: config.clone(),
-            counts: counts.clone(),
-            features: serving.features().clone(),
-            history,
-            audit: audit.clone(),
-        };
+        let daily = daily::DailyTask::new(&config, &counts, serving.features(), history, audit);
         shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));
         let memory = serving.memory().clone();

@@ -25,11 +25,11 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Records and removes once a day.
 pub struct DailyTask {
-    pub config: Config,
-    pub counts: EgressCountsKeeper,
-    pub features: FeatureStore,
-    pub history: History,
-    pub audit: AuditSink,
+    config: Config,
+    counts: EgressCountsKeeper,
+    features: FeatureStore,
+    history: History,
+    audit: AuditSink,
 }
 
 /// The state of the task.
@@ -44,6 +44,17 @@ struct DailyState {
 }
 
 impl DailyTask {
+    pub fn new(
+        config: &Config,
+        counts: &EgressCountsKeeper,
+        features: &FeatureStore,
+        history: History,
+        audit: &AuditSink,
+    ) -> Self {
+        let (config, counts, features) = (config.clone(), counts.clone(), features.clone());
+        Self { config, counts, features, history, audit: audit.clone() }
+    }
+
     /// Runs until the stop.
     pub async fn run(self, shutdown: Shutdown) {
         let mut state = DailyState {

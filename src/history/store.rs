@@ -426,6 +426,9 @@ fn write(path: &Path, name: &SeriesName, pending: [Vec<Record>; 3]) -> io::Resul
 }
 
 #[cfg(test)]
+mod faults;
+
+#[cfg(test)]
 mod tests {
     use tempfile::TempDir;
 

@@ -72,6 +72,7 @@ mod http;
 mod inbox;
 mod isolation;
 mod isolation_faults;
+mod job_faults;
 mod jobs;
 mod keys_http;
 mod lifecycle;

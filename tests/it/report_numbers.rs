@@ -274,8 +274,8 @@ fn numbers_of_tables(report: &Value) -> Vec<String> {
     add(&report["drift"]["rollbacks"], &["version"]);
     for section in report["own_figures"].as_array().unwrap() {
         for row in section["rows"].as_array().unwrap() {
-            let cells = row["cells"].as_array().unwrap().iter().filter(|cell| cell.is_number());
-            add(&Value::Array(cells.map(|cell| serde_json::json!({"n": cell})).collect()), &["n"]);
+            let numeric = row["cells"].as_array().unwrap().iter().filter(|cell| cell.is_number());
+            add(&Value::Array(numeric.map(|cell| serde_json::json!({"n": cell})).collect()), &["n"]);
         }
     }
     add(&report["records"], &["events", "records"]);
