@@ -146,18 +146,35 @@ impl ConfigSection for StateConfig {
 
 /// The section `[retention]`: how long data is kept, by its purpose. Rows of features end by the ttl of their view, and
 /// the keys of tags of the audit log by `audit.keep_tag_keys_days`. No picture of a camera is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
     /// The days after which files in the folders of done and failed files of inboxes are removed; 0: never.
     #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
     pub inbox_days: u64,
+    /// The days after which figures of the history are removed. There is room for no more.
+    #[serde(deserialize_with = "in_range::<1, 731, _, _>")]
+    pub history_days: u64,
+    /// The days after which a job that has ended is removed, with its result.
+    #[serde(deserialize_with = "in_range::<1, 3_650, _, _>")]
+    pub jobs_days: u64,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self { inbox_days: 0, history_days: 731, jobs_days: 7 }
+    }
 }
 
 impl RetentionConfig {
     /// The moment before which files of inboxes have ended, in milliseconds since the Unix epoch; `None`: never.
     pub fn inbox_limit_ms(&self, now_ms: u64) -> Option<u64> {
         (self.inbox_days > 0).then(|| now_ms.saturating_sub(self.inbox_days.saturating_mul(86_400_000)))
+    }
+
+    /// The moment before which figures of the history are removed, in milliseconds since the Unix epoch.
+    pub fn history_limit_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.history_days.saturating_mul(86_400_000))
     }
 }
 

@@ -384,6 +384,7 @@ impl DaemonApp {
         cameras: &Cameras,
         routers: &findings::OwnRouters,
         publisher: &Publisher,
+        history: &History,
     ) -> anyhow::Result<Vec<Arc<dyn Subsystem>>> {
         let PartEnvironment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
@@ -411,13 +412,14 @@ impl DaemonApp {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
-        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, config.http.max_body_bytes);
+        let kept = Duration::from_hours(24 * config.retention.jobs_days);
+        let limits = (config.http.max_body_bytes, kept);
+        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, limits);
         parts.extend(jobs.map(|jobs| Arc::new(jobs) as Arc<dyn Subsystem>));
-        let history = History::open(&config.history);
         let drift = self.drift();
         parts.extend(drift.clone().map(|drift| Arc::new(drift) as Arc<dyn Subsystem>));
         let findings =
-            findings::source(config, repository, cameras, messages, routers, (&self.sandbox, &history, drift));
+            findings::source(config, repository, cameras, messages, routers, (&self.sandbox, history, drift));
         let hints = self.updates.handle().map(|updates| updates.hints()).unwrap_or_default();
         let membership = MembershipPart::open(&config.membership, &config.audit.path, findings.clone(), hints);
         parts.extend(membership.map(|part| Arc::new(part) as Arc<dyn Subsystem>));
@@ -429,7 +431,7 @@ impl DaemonApp {
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
         parts.push(Arc::new(HistoryPart::new(
-            history,
+            history.clone(),
             config.history.clone(),
             self.serving.clone(),
             self.authenticator.clone(),
@@ -457,18 +459,15 @@ impl DaemonApp {
         let publisher = Publisher::default();
         let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving, &publisher);
         let own_routers = findings::OwnRouters::default();
-        let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher)?;
+        let history = History::open(&self.config.history);
+        let parts =
+            self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher, &history)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
         let Self { listeners, tls, counts, updates, children, environment, .. } = self;
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
-        let daily = daily::DailyTask {
-            config: config.clone(),
-            counts: counts.clone(),
-            features: serving.features().clone(),
-            audit: audit.clone(),
-        };
+        let daily = daily::DailyTask::new(&config, &counts, serving.features(), history, audit);
         shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));
         let memory = serving.memory().clone();

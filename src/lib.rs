@@ -7,7 +7,8 @@
 //! * `daemon.rs`, `daemon/` - builds the parts, spawns, waits and drains; `daemon.rs` has the map
 //! * `findings.rs`, `findings/` - what is wrong with this box, for `ledge doctor` and the console
 //! * `egress_report.rs`, `egress_report/` - what can leave this box
-//! * `own_audit_logs.rs` - the audit logs of this box; `monthly_report.rs` - the input of reports made of them
+//! * `own_audit_logs.rs` - the audit logs of this box; `monthly_report.rs` - the input of reports made of them,
+//!   with `own_figures.rs`
 //!
 //! Invariants:
 //! * The crate holds no logic of a part.
@@ -32,6 +33,7 @@ mod scratch;
 pub mod egress_report;
 /// The audit logs of this box, for commands and for reports.
 mod own_audit_logs;
+mod own_figures;
 /// The input of the report of a month.
 mod monthly_report;
 /// The findings about this box that `ledge doctor` and the daemon share.

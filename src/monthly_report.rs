@@ -10,12 +10,12 @@ use ledge_base::principal::Principal;
 use ledge_identity::device;
 use ledge_identity::keys::ApiKeyStore;
 use ledge_identity::sealing::Sealer;
-use ledge_report::document::AddedSection;
 use ledge_report::read::{CallerNames, ReportSource, setting_keys};
 use serde_json::Value;
 
 use crate::config::Config;
 use crate::own_audit_logs::own_logs;
+use crate::own_figures;
 
 /// The source of the report of a month of the box with this configuration.
 pub fn source(config: &Config, month: Month) -> anyhow::Result<ReportSource> {
@@ -26,13 +26,8 @@ pub fn source(config: &Config, month: Month) -> anyhow::Result<ReportSource> {
         names: CallerNames::new(&keys, &callers(config)?),
         device: device.map_or_else(String::new, |device| device.id.to_string()),
         settings: settings(config)?,
-        added: added(config, month),
+        added: own_figures::sections(config, month),
     })
-}
-
-/// The sections of parts that keep figures of a month. None does yet.
-fn added(_config: &Config, _month: Month) -> Vec<AddedSection> {
-    Vec::new()
 }
 
 /// The callers whose names this box knows. Others are tags in a report, such as those of addresses and topics.

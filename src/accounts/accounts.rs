@@ -8,6 +8,7 @@ use ledge_base::month::Month;
 use ledge_models::serving::Serving;
 use ledge_models::serving::usage::{UsageInterval, UsageSink};
 use ledge_part::PartEnvironment;
+use ledge_part::finding_log::FindingLog;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
@@ -33,6 +34,8 @@ struct AccountsState {
     store: AccountStore,
     serving: Serving,
     audit: AuditSink,
+    /// The alerts of objectives that were recorded.
+    recorded: Mutex<FindingLog>,
     /// A month has ended.
     has_month_ended: Notify,
 }
@@ -79,6 +82,7 @@ impl Accounts {
             store,
             serving: serving.clone(),
             audit: environment.audit.clone(),
+            recorded: Mutex::default(),
             has_month_ended: Notify::new(),
         };
         state.carry_out(change);
@@ -183,6 +187,10 @@ impl AccountsState {
 
     /// Writes what is due, or everything the last time. Blocks on the disk.
     fn write(&self, is_last: bool, now: Instant) {
+        let alerts = self.book().alerts();
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        recorded.record(alerts, clock::FLOOR.now_millis(), &self.audit);
+        drop(recorded);
         if !is_last && !self.book().is_due(now) {
             return;
         }

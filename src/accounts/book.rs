@@ -7,6 +7,7 @@ use ledge_base::clock::TimeZone;
 use ledge_base::month::Month;
 use ledge_models::serving::budgets::SpentBudget;
 use ledge_models::serving::usage::UsageInterval;
+use ledge_part::finding_log::RecordedFinding;
 
 use crate::attribution::{IntervalUse, RestDivider};
 use crate::budget::BudgetUse;
@@ -128,6 +129,10 @@ impl Book {
             }
             let (good, bad) = indicator.watch.take();
             indicator.count(time.now_ms, good, bad);
+            if good + bad > 0 {
+                let (name, ledger) = (indicator.config.name.as_str(), &mut self.open.ledger);
+                ledger.count_objective(name, indicator.kind, indicator.target(), good, bad);
+            }
         }
         let mut change = BookChange { has_month_ended, ..BookChange::default() };
         if has_month_ended || !interval.used.is_empty() {
@@ -202,6 +207,16 @@ impl Book {
     pub fn budgets(&self) -> Vec<(&BudgetConfig, BudgetUse)> {
         let used = |budget| (budget, BudgetUse::of(budget, &self.config.accounts, &self.open.ledger));
         self.config.budgets.0.iter().map(used).collect()
+    }
+
+    /// The objectives that have an alert, as findings.
+    pub fn alerts(&self) -> BTreeSet<RecordedFinding> {
+        let recorded = |indicator: &Indicator| {
+            let status = indicator.alert()?.status;
+            let model = indicator.config.model.clone();
+            Some(RecordedFinding { finding: indicator.finding(), model, version: None, status })
+        };
+        self.indicators.iter().filter_map(recorded).collect()
     }
 
     /// Closes a gap that a kill of the daemon left, up to now.

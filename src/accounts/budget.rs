@@ -12,7 +12,7 @@ const MICROJOULES_A_WH: f64 = 3.6e9;
 const NANOSECONDS_AN_HOUR: f64 = 3.6e12;
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn float(number: u64) -> f64 {
+pub fn float(number: u64) -> f64 {
     number as f64
 }
 

@@ -4,9 +4,10 @@ use ledge_base::clock::{self, TimeZone};
 use ledge_base::month::Month;
 use serde::Serialize;
 
-use crate::budget::{cost, cpu_hours, watt_hours};
+use crate::budget::{cost, cpu_hours, float, watt_hours};
 use crate::config::AccountsConfig;
-use crate::ledger::{MonthLedger, UseSums};
+use crate::ledger::{MonthLedger, ObjectiveSums, UseSums};
+use crate::objective::IndicatorKind;
 
 /// The name of the row of the box itself. No caller has it: theirs have a colon, or are `local` and `others`.
 const BOX: &str = "box";
@@ -27,6 +28,8 @@ pub struct MonthDocument<'a> {
     /// Times of which use may be missing.
     pub gaps: Vec<GapDocument>,
     pub rows: Vec<AccountRow<'a>>,
+    /// The objectives with calls in the month.
+    pub objectives: Vec<ObjectiveMonth<'a>>,
     /// The use that no caller accounts for.
     #[serde(rename = "box")]
     pub own: AccountRow<'a>,
@@ -37,6 +40,48 @@ pub struct MonthDocument<'a> {
 pub struct GapDocument {
     pub from: String,
     pub to: String,
+}
+
+/// The calls of one quantity of an objective in a month.
+#[derive(Debug, Serialize)]
+pub struct ObjectiveMonth<'a> {
+    pub name: &'a str,
+    /// `latency` or `availability`.
+    pub kind: &'static str,
+    /// The percentage of calls that are to be good, when they were counted last.
+    pub target: f64,
+    /// The longest time of a good call, in milliseconds.
+    pub within_ms: Option<f64>,
+    pub good: u64,
+    pub bad: u64,
+    /// The percentage of calls that were good.
+    pub reached: f64,
+    /// The share of the bad calls that the target allows in this month which is left; below 0 it was missed.
+    pub budget_left: f64,
+}
+
+impl<'a> ObjectiveMonth<'a> {
+    fn new((name, kind): &'a (String, IndicatorKind), sums: &ObjectiveSums) -> Self {
+        let ObjectiveSums { good, bad, allowed_ppm, time_max_us } = *sums;
+        let bad_share = float(bad) / float(good.saturating_add(bad).max(1));
+        let allowed = f64::from(allowed_ppm.max(1)) / 1e6;
+        Self {
+            name,
+            kind: kind.as_str(),
+            target: rounded(100.0 - allowed * 100.0, 4),
+            within_ms: (time_max_us > 0).then(|| float(time_max_us) / 1000.0),
+            good,
+            bad,
+            reached: rounded(100.0 - bad_share * 100.0, 4),
+            budget_left: rounded(1.0 - bad_share / allowed, 4),
+        }
+    }
+}
+
+/// A number with so many places after the point.
+pub fn rounded(number: f64, places: i32) -> f64 {
+    let factor = 10_f64.powi(places);
+    (number * factor).round() / factor
 }
 
 /// The use of one caller of one model.
@@ -95,6 +140,7 @@ impl<'a> MonthDocument<'a> {
             estimated: ledger.estimated_uj > 0,
             estimated_watt_hours: watt_hours(ledger.estimated_uj),
             gaps: ledger.gaps.iter().map(gap).collect(),
+            objectives: ledger.objectives.iter().map(|(key, sums)| ObjectiveMonth::new(key, sums)).collect(),
             rows,
             own,
             total,

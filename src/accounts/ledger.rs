@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ledge_base::principal::Principal;
 use serde::{Deserialize, Serialize};
 
+use crate::objective::IndicatorKind;
+
 /// The most callers that are distinguished after smaller ones were folded.
 pub const CALLERS_MAX: usize = 1000;
 
@@ -22,6 +24,9 @@ const CALLER_BYTES_MAX: usize = 160;
 
 /// The most gaps of a month. A later one extends the last.
 const GAPS_MAX: usize = 100;
+
+/// The most quantities of objectives of a month: those that were configured at some time of it.
+const OBJECTIVES_MAX: usize = 256;
 
 /// The caller of all rows that were folded.
 pub const OTHERS: &str = "others";
@@ -88,8 +93,21 @@ pub struct MonthLedger {
     pub through_ms: u64,
     /// Set when the daemon stopped in order: nothing after `through_ms` is missing.
     pub is_closed: bool,
+    /// The calls of each quantity of each objective.
+    pub objectives: BTreeMap<(String, IndicatorKind), ObjectiveSums>,
     /// The messages about budgets that were recorded: the name, and how much was used.
     pub recorded: BTreeSet<(String, BudgetStep)>,
+}
+
+/// The calls of one quantity of an objective in a month, and its target when they were counted last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectiveSums {
+    pub good: u64,
+    pub bad: u64,
+    /// The calls of a million that may be bad.
+    pub allowed_ppm: u32,
+    /// The longest time of a good call, in microseconds; 0 without one.
+    pub time_max_us: u64,
 }
 
 /// A step of the use of a budget that is recorded.
@@ -156,11 +174,27 @@ impl MonthLedger {
         self.own.add(&earlier.own);
         self.estimated_uj = self.estimated_uj.saturating_add(earlier.estimated_uj);
         self.recorded.extend(earlier.recorded);
+        for (key, sums) in earlier.objectives {
+            let of_both = self.objectives.entry(key).or_insert(ObjectiveSums { good: 0, bad: 0, ..sums });
+            of_both.good = of_both.good.saturating_add(sums.good);
+            of_both.bad = of_both.bad.saturating_add(sums.bad);
+        }
         self.through_ms = self.through_ms.max(earlier.through_ms);
         let later = std::mem::replace(&mut self.gaps, earlier.gaps);
         for gap in later {
             self.add_gap(gap);
         }
+    }
+
+    /// Counts calls of an objective. `target` has its target and no calls.
+    pub fn count_objective(&mut self, name: &str, kind: IndicatorKind, target: ObjectiveSums, good: u64, bad: u64) {
+        let key = (name.to_owned(), kind);
+        if self.objectives.len() >= OBJECTIVES_MAX && !self.objectives.contains_key(&key) {
+            return;
+        }
+        let sums = self.objectives.entry(key).or_default();
+        let (good, bad) = (sums.good.saturating_add(good), sums.bad.saturating_add(bad));
+        *sums = ObjectiveSums { good, bad, ..target };
     }
 
     pub fn add_gap(&mut self, gap: AccountGap) {
@@ -183,6 +217,8 @@ impl MonthLedger {
         self.rows.len() <= 2 * ROWS_MAX
             && self.gaps.len() <= GAPS_MAX
             && self.recorded.len() <= 2 * GAPS_MAX
+            && self.objectives.len() <= OBJECTIVES_MAX
+            && self.objectives.keys().all(|(name, _)| name.len() <= CALLER_BYTES_MAX)
             && self.rows.keys().all(|key| key.caller.len() <= CALLER_BYTES_MAX && key.model.len() <= CALLER_BYTES_MAX)
     }
 }

@@ -39,10 +39,10 @@ mod budget;
 pub mod config;
 mod decimal;
 mod doctor;
-mod document;
+pub mod document;
 mod energy;
 pub mod http;
-mod ledger;
+pub mod ledger;
 mod metrics;
 mod objective;
 mod part;
@@ -50,5 +50,7 @@ mod steady_clock;
 mod store;
 
 pub use accounts::Accounts;
+pub use objective::IndicatorKind;
+pub use store::{AccountStore, encode};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use store::{fuzz_stored, stored_example};

@@ -11,6 +11,7 @@ use ledge_part::check::FindingStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ObjectiveConfig;
+use crate::ledger::ObjectiveSums;
 use count_ring::{CountRing, StoredRing, WindowCounts};
 
 const MINUTE_MS: u64 = 60_000;
@@ -138,6 +139,20 @@ impl Indicator {
     pub fn count(&mut self, now_ms: u64, good: u64, bad: u64) {
         self.minutes.add(now_ms, good, bad);
         self.hours.add(now_ms, good, bad);
+    }
+
+    /// The target, with no calls.
+    pub fn target(&self) -> ObjectiveSums {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a million")]
+        let allowed_ppm = (self.allowed * 1e6).round() as u32;
+        let time = self.config.p99().filter(|_| self.kind == IndicatorKind::Latency);
+        let time_max_us = time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        ObjectiveSums { allowed_ppm, time_max_us, ..ObjectiveSums::default() }
+    }
+
+    /// The name of its finding.
+    pub fn finding(&self) -> String {
+        format!("objective {} {}", self.config.name, self.kind.as_str())
     }
 
     /// Keeps the ages of the counts when the clock is set.

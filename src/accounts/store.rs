@@ -64,7 +64,7 @@ impl AccountStore {
     }
 
     fn month_file(&self, month: Month) -> PathBuf {
-        self.folder.join(format!("{month}.{ENDING}"))
+        self.folder.with_file_name(Self::file_of(month))
     }
 
     /// The months with a file, the newest first.
@@ -84,6 +84,24 @@ impl AccountStore {
         }
         set_aside(&self.month_file(month), &UnreadableAccounts::Damaged.to_string());
         None
+    }
+
+    /// Reads a month, also one that a running daemon writes. Changes nothing.
+    pub fn view(state: &Path, month: Month) -> io::Result<Option<MonthLedger>> {
+        let file = state.join(Self::file_of(month));
+        let unreadable = |reason: UnreadableAccounts| io::Error::other(format!("{}: {reason}", file.display()));
+        match std::fs::metadata(&file) {
+            Ok(facts) if facts.len() > FILE_BYTES_MAX => return Err(unreadable(UnreadableAccounts::TooLarge)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            _ => {}
+        }
+        let ledger: MonthLedger = decode(&std::fs::read(&file)?).map_err(unreadable)?;
+        if ledger.is_bounded() { Ok(Some(ledger)) } else { Err(unreadable(UnreadableAccounts::Damaged)) }
+    }
+
+    /// The file of a month, in the state folder.
+    pub fn file_of(month: Month) -> String {
+        format!("{FOLDER}/{month}.{ENDING}")
     }
 
     pub fn objectives(&self) -> Vec<StoredIndicator> {
@@ -188,6 +206,8 @@ pub fn stored_example() -> Vec<u8> {
         ledger.add(RowKey { caller: caller.into(), model: model.into() }, &sums);
     }
     ledger.add_gap(AccountGap { from_ms: 1_799_999_000_000, to_ms: 1_799_999_500_000 });
+    let target = crate::ledger::ObjectiveSums { allowed_ppm: 10_000, time_max_us: 20_000, ..Default::default() };
+    ledger.count_objective("fast", crate::objective::IndicatorKind::Latency, target, 297, 3);
     ledger.recorded.insert(("shop".to_owned(), BudgetStep::Whole));
     encode(&ledger)
 }
@@ -244,9 +264,9 @@ mod tests {
     }
 
     const FIRST_FORM: &str = "\
-        4c4143430100be41d96d02086b65793a74696c6c0477696e65ac020201c096b102f0a2040928066f74686572730474657874\
-        ac020201c096b102f0a2040928ac020201c096b102f0a20409282801c09bb4c2b134e0ddd2c2b13480a0f1c2b13400010473\
-        686f7001";
+        4c414343010029ef182d02086b65793a74696c6c0477696e65ac020201c096b102f0a2040928066f74686572730474657874\
+        ac020201c096b102f0a2040928ac020201c096b102f0a20409282801c09bb4c2b134e0ddd2c2b13480a0f1c2b13400010466\
+        61737400a90203904ea09c01010473686f7001";
 
     proptest! {
         #[test]

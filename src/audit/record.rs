@@ -249,6 +249,14 @@ mod tests {
             },
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
             AuditEvent::DriftReferenceFixed { model: model(), version: version(), origin: "learnt".into() },
+            AuditEvent::FindingBegan {
+                finding: "drift m".into(),
+                model: Some(model()),
+                version: Some(version()),
+                status: "warn".into(),
+                others: 2,
+            },
+            AuditEvent::FindingEnded { finding: "objective wine latency".into(), model: None, version: None },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),

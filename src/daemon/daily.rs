@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ledge_base::clock;
 use ledge_egress::EgressCountsKeeper;
 use ledge_features::FeatureStore;
+use ledge_history::History;
 use ledge_inbox::retention::{self, RemovedFiles};
 use ledge_service::audit_event::{AuditEvent, AuditSink, FixedWord};
 use ledge_service::off_thread::blocking;
@@ -24,10 +25,11 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Records and removes once a day.
 pub struct DailyTask {
-    pub config: Config,
-    pub counts: EgressCountsKeeper,
-    pub features: FeatureStore,
-    pub audit: AuditSink,
+    config: Config,
+    counts: EgressCountsKeeper,
+    features: FeatureStore,
+    history: History,
+    audit: AuditSink,
 }
 
 /// The state of the task.
@@ -42,6 +44,17 @@ struct DailyState {
 }
 
 impl DailyTask {
+    pub fn new(
+        config: &Config,
+        counts: &EgressCountsKeeper,
+        features: &FeatureStore,
+        history: History,
+        audit: &AuditSink,
+    ) -> Self {
+        let (config, counts, features) = (config.clone(), counts.clone(), features.clone());
+        Self { config, counts, features, history, audit: audit.clone() }
+    }
+
     /// Runs until the stop.
     pub async fn run(self, shutdown: Shutdown) {
         let mut state = DailyState {
@@ -122,13 +135,20 @@ impl DailyTask {
             failed += files.failed;
         }
 
+        let (history, limit_ms) = (self.history.clone(), self.config.retention.history_limit_ms(now_ms));
+        let (forgotten, unwritten) = blocking(move || history.forget_before(limit_ms)).await;
+        if forgotten > 0 {
+            removed.insert("history".into(), forgotten);
+        }
+        failed += unwritten;
+
         // The store itself removes rows after the ttl of their view.
         let purged = self.features.statistics().map_or(0, |statistics| statistics.purged);
         let rows = purged.saturating_sub(std::mem::replace(&mut state.purged, purged));
         if rows > 0 {
             removed.insert("feature_rows".into(), rows);
         }
-        if !removed.is_empty() {
+        if !removed.is_empty() || failed > 0 {
             tracing::debug!(?removed, failed, "retention was enforced");
             self.audit.record_own(AuditEvent::RetentionEnforced { removed, failed });
         }

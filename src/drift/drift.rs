@@ -1,6 +1,6 @@
 //! All watched versions. One lock, held for some microseconds a call of the sample.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_models::repository::{LoadedModel, Repository};
 use ledge_models::serving::call_observer::{CallObserver, ObservedInputs};
-use ledge_part::check::Finding;
+use ledge_part::check::{Finding, FindingStatus};
+use ledge_part::finding_log::{FindingLog, RecordedFinding};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::Notify;
@@ -34,6 +35,13 @@ const WRITE_INTERVAL_MS: u64 = 3_600_000;
 /// The most columns that a finding names.
 const NAMED_COLUMNS_MAX: usize = 3;
 
+/// The watches as they are in the files of a state folder, also of a daemon that runs. Changes nothing.
+pub fn stored_documents(config: &DriftConfig, state: &std::path::Path) -> Vec<VersionDocument> {
+    let settings = config.settings();
+    let document = |(version, state)| VersionDocument::new(&version, &VersionWatch::restored(settings, state));
+    DriftStore::new(state).view().into_iter().map(document).collect()
+}
+
 /// The watches on all versions. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Drift(Arc<DriftState>);
@@ -45,6 +53,8 @@ struct DriftState {
     repository: Repository,
     audit: AuditSink,
     versions: Mutex<BTreeMap<WatchedVersion, Watched>>,
+    /// The findings that were recorded.
+    recorded: Mutex<FindingLog>,
     /// Set when a watch is to be written soon.
     unwritten: Notify,
     /// Held for a write, so that a later state is never replaced by an earlier one.
@@ -80,6 +90,7 @@ impl Drift {
             repository: repository.clone(),
             audit: audit.clone(),
             versions,
+            recorded: Mutex::default(),
             unwritten: Notify::new(),
             writing: Mutex::default(),
         }))
@@ -160,6 +171,21 @@ impl Drift {
             let change = watched.watch.tick(now);
             self.changed(version, watched, change);
         }
+        self.record_findings(now);
+    }
+
+    /// Records findings that began or ended since the last time.
+    fn record_findings(&self, now_ms: u64) {
+        let drifting = self.documents(None).into_iter().filter(|document| document.drifting);
+        let recorded = |document: VersionDocument| RecordedFinding {
+            finding: finding_name(&document.model),
+            model: document.model.parse().ok(),
+            version: document.version.try_into().ok(),
+            status: FindingStatus::Warn,
+        };
+        let findings: BTreeSet<_> = drifting.map(recorded).collect();
+        let mut log = self.0.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        log.record(findings, now_ms, &self.0.audit);
     }
 
     /// Closes windows and writes watches until the shutdown, and once more then.
@@ -208,6 +234,10 @@ impl Drift {
     }
 }
 
+fn finding_name(model: &str) -> String {
+    format!("drift {model}")
+}
+
 fn finding(document: &VersionDocument) -> Option<Finding> {
     let mut drifting: Vec<&ColumnDocument> = document.columns.iter().filter(|column| column.drifting).collect();
     drifting.sort_by(|a, b| b.index.total_cmp(&a.index));
@@ -224,7 +254,7 @@ fn finding(document: &VersionDocument) -> Option<Finding> {
          rollback`); if it is the new normal, `ledge models drift {model} --accept`",
         model = document.model
     );
-    (!named.is_empty()).then(|| Finding::warn(&format!("drift {}", document.model), detail, advice))
+    (!named.is_empty()).then(|| Finding::warn(&finding_name(&document.model), detail, advice))
 }
 
 impl CallObserver for Drift {

@@ -41,4 +41,4 @@ pub mod statistics;
 mod store;
 pub mod watch;
 
-pub use drift::Drift;
+pub use drift::{Drift, stored_documents};

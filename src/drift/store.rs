@@ -30,26 +30,34 @@ impl DriftStore {
         Self { folder: state.join("drift") }
     }
 
-    /// Reads all watches, the last written first.
+    /// Reads all watches, the last written first. Changes nothing.
+    pub fn view(&self) -> Vec<(WatchedVersion, WatchState)> {
+        self.read_each(|_, _| {})
+    }
+
+    /// Reads all watches, the last written first, and sets damaged files aside.
     pub fn read(&self) -> Vec<(WatchedVersion, WatchState)> {
+        self.read_each(|path, error| {
+            tracing::error!(
+                name: "drift.damaged",
+                path = %path.display(),
+                %error,
+                "the reference of a model cannot be read; it is set aside, and learnt anew"
+            );
+            let _ = durable::rename(path, &path.with_added_extension(DAMAGED));
+        })
+    }
+
+    fn read_each(&self, damaged: impl Fn(&Path, io::Error)) -> Vec<(WatchedVersion, WatchState)> {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
         let mut found = Vec::new();
         for entry in entries.flatten() {
-            let name = entry.file_name();
+            let (path, name) = (entry.path(), entry.file_name());
             let Some(version) = name.to_str().and_then(version_of) else { continue };
             let written = entry.metadata().and_then(|facts| facts.modified()).ok();
-            match read(&entry.path()) {
+            match read(&path) {
                 Ok(state) => found.push((written, version, state)),
-                Err(error) => {
-                    let path = entry.path();
-                    tracing::error!(
-                        name: "drift.damaged",
-                        path = %path.display(),
-                        %error,
-                        "the reference of a model cannot be read; it is set aside, and learnt anew"
-                    );
-                    let _ = durable::rename(&path, &path.with_added_extension(DAMAGED));
-                }
+                Err(error) => damaged(&path, error),
             }
         }
         found.sort_by_key(|(written, ..)| std::cmp::Reverse(*written));

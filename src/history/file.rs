@@ -128,6 +128,33 @@ impl SeriesFile {
         self.file.set_len(self.offset(Resolution::Hour, 0))
     }
 
+    /// Overwrites the records of intervals before `limit_ms`, in milliseconds since the Unix epoch, also those of earlier
+    /// rounds. Returns their number, and that of the records that are left.
+    pub fn forget_before(&self, limit_ms: u64) -> io::Result<(u64, u64)> {
+        let (mut forgotten, mut left) = (0, 0);
+        let each = record_bytes(self.columns);
+        for resolution in Resolution::ALL {
+            let limit = resolution.slot(limit_ms);
+            let mut bytes = vec![0; each * usize::try_from(resolution.slots()).unwrap_or(0)];
+            let begin = self.offset(resolution, 0);
+            read_up_to(&self.file, &mut bytes, begin)?;
+            for (place, record) in (0..).zip(bytes.chunks_exact(each)) {
+                match Record::decode(record) {
+                    StoredRecord::Whole(record) if record.slot < limit => {
+                        self.file.write_all_at(&vec![0; each], begin + place * each as u64)?;
+                        forgotten += 1;
+                    }
+                    StoredRecord::Whole(_) => left += 1,
+                    StoredRecord::Empty | StoredRecord::Damaged => {}
+                }
+            }
+        }
+        if forgotten > 0 {
+            self.file.sync_data()?;
+        }
+        Ok((forgotten, left))
+    }
+
     fn offset(&self, resolution: Resolution, slot: u32) -> u64 {
         let before = Resolution::ALL.into_iter().take_while(|one| *one < resolution).map(Resolution::slots);
         let places = u64::from(before.sum::<u32>() + slot % resolution.slots());

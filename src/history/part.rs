@@ -56,6 +56,12 @@ impl History {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Removes the records of intervals that began before a time, in milliseconds since the Unix epoch. Returns their
+    /// number, and that of the series that could not be written. It waits for the disk.
+    pub fn forget_before(&self, limit_ms: u64) -> (u64, u64) {
+        self.store().forget_before(limit_ms)
+    }
+
     /// The findings: a store that is not written, and what is unusual.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.unusual().findings();

@@ -300,6 +300,35 @@ impl HistoryStore {
         true
     }
 
+    /// Removes the records of intervals that began before a time, in milliseconds since the Unix epoch, and series of which
+    /// nothing is left, with their names. Returns the number of records, and that of the series that could not be written.
+    pub fn forget_before(&mut self, limit_ms: u64) -> (u64, u64) {
+        let (mut forgotten, mut failed) = (0, 0);
+        let names: Vec<_> = self.series.keys().cloned().collect();
+        for name in names {
+            let path = self.path(&name);
+            let has_pending = |series: &StoredSeries| series.pending.iter().any(|pending| !pending.is_empty());
+            let is_used = self.series.get(&name).is_some_and(|series| series.is_new || has_pending(series));
+            let removed = SeriesFile::open(&path, &name).and_then(|file| file.forget_before(limit_ms));
+            let removed = removed.and_then(|(records, left)| {
+                forgotten += records;
+                if left == 0 && !is_used {
+                    std::fs::remove_file(&path)?;
+                    self.series.remove(&name);
+                }
+                Ok(())
+            });
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    failed += 1;
+                    self.fail(&path, &error);
+                }
+                _ => {}
+            }
+        }
+        (forgotten, failed)
+    }
+
     fn calls_of_day(&self, name: &SeriesName, now_ms: u64) -> f64 {
         let records = self.read(name, Resolution::Minute, kept(Resolution::Minute, now_ms)).unwrap_or_default().records;
         let calls =
@@ -397,6 +426,9 @@ fn write(path: &Path, name: &SeriesName, pending: [Vec<Record>; 3]) -> io::Resul
 }
 
 #[cfg(test)]
+mod faults;
+
+#[cfg(test)]
 mod tests {
     use tempfile::TempDir;
 
@@ -419,6 +451,28 @@ mod tests {
         let mut figures = vec![0.0; USAGE_COLUMNS.len()];
         figures[0] = calls;
         Record { slot, covered_s, figures: figures.into() }
+    }
+
+    #[test]
+    fn records_end_by_their_age_and_a_series_without_any_with_its_name() {
+        let (folder, mut store) = store();
+        let hour = Resolution::Hour.slot(NOW_MS);
+        for (name, slots) in [(caller(1), hour - 800..hour), (caller(2), hour - 800..hour - 750)] {
+            for slot in slots {
+                store.push(&name, Resolution::Hour, record(slot, 3600, 1.0));
+            }
+        }
+        store.push(&caller(2), Resolution::Minute, record(Resolution::Minute.slot(NOW_MS) - 60_000, 60, 1.0));
+        store.flush();
+        let limit_ms = NOW_MS - 30 * 24 * 3_600_000;
+        assert_eq!(store.forget_before(limit_ms), (80 + 50 + 1, 0));
+        assert_eq!(store.forget_before(limit_ms), (0, 0));
+        let mut store = reopened(&folder);
+        let first = calls(&store, &caller(1), Resolution::Hour);
+        assert_eq!((first.len(), first[0].0), (720, hour - 720));
+        assert_eq!(store.series().map(|(name, _)| name.clone()).collect::<Vec<_>>(), [caller(1)]);
+        assert_eq!(std::fs::read_dir(folder.path().join("history")).unwrap().count(), 1);
+        assert_eq!(store.forget_before(NOW_MS), (720, 0));
     }
 
     fn caller(number: usize) -> SeriesName {

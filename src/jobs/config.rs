@@ -27,22 +27,11 @@ pub struct JobsConfig {
     /// Jobs wait while less than this is free on the disk of `path`, in MiB.
     #[serde(deserialize_with = "in_range::<16, 1_048_576, _, _>")]
     pub min_free_mb: u64,
-    /// The time for which a job and its result are kept after its end, in days.
-    #[serde(deserialize_with = "in_range::<1, 3_650, _, _>")]
-    pub retention_days: u64,
 }
 
 impl Default for JobsConfig {
     fn default() -> Self {
-        Self {
-            path: "jobs".into(),
-            folders: Vec::new(),
-            window: None,
-            max_jobs: 100,
-            max_mb: 1024,
-            min_free_mb: 64,
-            retention_days: 7,
-        }
+        Self { path: "jobs".into(), folders: Vec::new(), window: None, max_jobs: 100, max_mb: 1024, min_free_mb: 64 }
     }
 }
 

@@ -45,8 +45,6 @@ pub const ROUTES: &[Route<JobsHttpState>] = &[
     Route::post("/jobs/{id}/remove", OPERATE, || post(remove)).scope(RouteScope::Box).caller().audited(),
 ];
 
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
 /// The state of the routes.
 #[derive(Debug, Clone)]
 pub struct JobsHttpState {
@@ -96,7 +94,7 @@ pub struct JobDocument {
 }
 
 impl JobDocument {
-    pub fn new(job: &Job, config: &JobsConfig) -> Self {
+    pub fn new(job: &Job, queue: &JobQueue) -> Self {
         let Job { id, spec, progress, activity, pauses, problem, end } = job;
         let state = match (end, problem, activity) {
             (Some(end), ..) if end.error.is_some() => "failed",
@@ -128,7 +126,7 @@ impl JobDocument {
             results,
             added_at: clock::rfc3339(spec.added_ms),
             ended_at: end.as_ref().map(|end| clock::rfc3339(end.at_ms)),
-            kept_until: end.as_ref().map(|end| clock::rfc3339(end.at_ms + config.retention_days * DAY_MS)),
+            kept_until: end.as_ref().map(|end| clock::rfc3339(queue.kept_until_ms(end))),
         }
     }
 }
@@ -184,7 +182,7 @@ fn may_see(job: &Job, caller: &Caller) -> bool {
 async fn list(State(served): State<JobsHttpState>, Extension(caller): Extension<Caller>) -> Response {
     let mut jobs = served.queue.jobs();
     jobs.retain(|job| may_see(job, &caller));
-    json(&JobsDocument { jobs: jobs.iter().map(|job| JobDocument::new(job, served.queue.config())).collect() })
+    json(&JobsDocument { jobs: jobs.iter().map(|job| JobDocument::new(job, &served.queue)).collect() })
 }
 
 /// The job of a path, which the caller may see.
@@ -201,7 +199,7 @@ async fn show(
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiError> {
     let job = job(&served, &path, &caller)?;
-    Ok(json(&JobDocument::new(&job, served.queue.config())))
+    Ok(json(&JobDocument::new(&job, &served.queue)))
 }
 
 /// `POST /jobs/{id}/remove`.
@@ -216,7 +214,7 @@ async fn remove(
     let (queue, id) = (served.queue.clone(), job.id.clone());
     let removal = async move { queue.remove(&id, &caller.principal).await };
     served.context.run_to_completion(removal).await??;
-    Ok(json(&JobDocument::new(&job, served.queue.config())))
+    Ok(json(&JobDocument::new(&job, &served.queue)))
 }
 
 /// `POST /jobs`: JSON names files of the owner; any other body is the input itself, with `?model=NAME`.
@@ -247,7 +245,7 @@ async fn add(
     let queue = served.queue.clone();
     let adding = async move { queue.add(spec, part, content, &caller.principal).await };
     let job = served.context.run_to_completion(adding).await??;
-    Ok(json(&JobDocument::new(&job, served.queue.config())))
+    Ok(json(&JobDocument::new(&job, &served.queue)))
 }
 
 /// Refuses a job whose model is not here, or takes other inputs.

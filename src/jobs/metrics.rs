@@ -16,7 +16,7 @@ const STATES: [&str; 6] = ["waiting", "running", "paused", "stuck", "done", "fai
 
 /// Writes the metrics of the queue.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, queue: &JobQueue) -> Result<(), Error> {
-    let jobs: Vec<_> = queue.jobs().iter().map(|job| JobDocument::new(job, queue.config())).collect();
+    let jobs: Vec<_> = queue.jobs().iter().map(|job| JobDocument::new(job, queue)).collect();
     let states = STATES.iter().map(|state| {
         let count = jobs.iter().filter(|job| job.state == **state).count();
         (label("state", state), ConstGauge::new(gauge_value(count)))

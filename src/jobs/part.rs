@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_identity::access::CallerAccess;
@@ -46,15 +47,15 @@ pub struct JobsPart {
 }
 
 impl JobsPart {
-    /// Reads the jobs of the folder. Without it the rest of the daemon works, so an unreadable folder is an error only of
+    /// Reads the jobs of the folder, which keeps those that have ended for the time `kept`. Without it the rest of the daemon works, so an unreadable folder is an error only of
     /// this part.
     pub fn open(
         config: &JobsConfig,
         environment: &PartEnvironment,
         serving: &Serving,
-        file_bytes_max: usize,
+        (file_bytes_max, kept): (usize, Duration),
     ) -> Option<Self> {
-        match JobQueue::open(config, environment.sealer.clone(), environment.audit.clone()) {
+        match JobQueue::open(config, kept, environment.sealer.clone(), environment.audit.clone()) {
             Ok(queue) => Some(Self { queue, serving: serving.clone(), file_bytes_max }),
             Err(error) => {
                 let folder = config.path.display();

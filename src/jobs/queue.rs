@@ -26,8 +26,6 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// The time between two looks for jobs whose retention has ended.
 const RETENTION_INTERVAL: Duration = Duration::from_hours(1);
 
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
 /// The activity of a job that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobActivity {
@@ -88,6 +86,8 @@ pub struct JobQueue(Arc<QueueState>);
 #[derive(Debug)]
 struct QueueState {
     config: JobsConfig,
+    /// The time for which a job is kept after its end, in milliseconds.
+    kept_ms: u64,
     store: JobStore,
     audit: AuditSink,
     jobs: Mutex<BTreeMap<TimeId, JobEntry>>,
@@ -106,8 +106,8 @@ pub struct QueueFigures {
 }
 
 impl JobQueue {
-    /// Reads the jobs of the folder.
-    pub fn open(config: &JobsConfig, sealer: Sealer, audit: AuditSink) -> io::Result<Self> {
+    /// Reads the jobs of the folder. Those that have ended are kept for the time `kept`.
+    pub fn open(config: &JobsConfig, kept: Duration, sealer: Sealer, audit: AuditSink) -> io::Result<Self> {
         let store = JobStore::new(config.path.clone(), sealer);
         let mut jobs = BTreeMap::new();
         for stored in store.load()? {
@@ -124,6 +124,7 @@ impl JobQueue {
         }
         Ok(Self(Arc::new(QueueState {
             config: config.clone(),
+            kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
             store,
             audit,
             jobs: Mutex::new(jobs),
@@ -228,14 +229,15 @@ impl JobQueue {
         ledge_service::off_thread::blocking(move || store.remove(&about)).await
     }
 
+    /// The time at which a job that has ended is removed, in milliseconds since the Unix epoch.
+    pub fn kept_until_ms(&self, end: &JobEnd) -> u64 {
+        end.at_ms.saturating_add(self.0.kept_ms)
+    }
+
     /// Removes the jobs that have ended longer ago than the retention.
     pub async fn expire(&self) {
-        let kept_ms = self.0.config.retention_days * DAY_MS;
         let now = clock::FLOOR.now_millis();
-        let is_over = |entry: &JobEntry| {
-            let end = entry.job.end.as_ref();
-            end.is_some_and(|end| now.saturating_sub(end.at_ms) >= kept_ms)
-        };
+        let is_over = |entry: &JobEntry| entry.job.end.as_ref().is_some_and(|end| now >= self.kept_until_ms(end));
         let over: Vec<_> = self.lock().iter().filter(|(_, entry)| is_over(entry)).map(|(id, _)| id.clone()).collect();
         for id in over {
             if let Err(error) = self.remove_files(&id).await {
@@ -372,7 +374,7 @@ mod tests {
 
     fn open(folder: &std::path::Path) -> JobQueue {
         let config = JobsConfig { path: folder.to_owned(), max_jobs: 3, max_mb: 1, ..JobsConfig::default() };
-        JobQueue::open(&config, Sealer::none(), AuditSink::to_nowhere()).unwrap()
+        JobQueue::open(&config, Duration::from_hours(24), Sealer::none(), AuditSink::to_nowhere()).unwrap()
     }
 
     /// A window that is closed for an hour at least.
@@ -416,7 +418,7 @@ mod tests {
         queue.end(&id, Some("no".to_owned())).await.unwrap();
         queue.expire().await;
         assert!(queue.job(&id).is_some());
-        queue.update(&id, |entry| entry.job.end.as_mut().unwrap().at_ms -= 8 * DAY_MS);
+        queue.update(&id, |entry| entry.job.end.as_mut().unwrap().at_ms -= 8 * 86_400_000);
         queue.expire().await;
         assert!(queue.job(&id).is_none() && open(folder.path()).jobs().is_empty());
     }

@@ -11,6 +11,7 @@
 //! * `section.rs` - `ConfigSection`, a section of the configuration, and `DoctorContext`, the input of `ledge doctor`
 //! * `check.rs` - a finding of `ledge doctor`
 //! * `findings.rs` - a search for findings, for the parts that tell people
+//! * `finding_log.rs` - findings of a part that are recorded in the audit log
 //! * `route.rs` - a route: permission, scope, audit, handler
 //! * `handler_context.rs` - shared state of handlers: limits and memory of bodies, the audit sink, work that outlives
 //!   its caller
@@ -38,6 +39,7 @@ pub mod body;
 pub mod check;
 pub mod counted_body;
 mod egress;
+pub mod finding_log;
 pub mod findings;
 pub mod grpc;
 pub mod handler_context;

@@ -4,6 +4,7 @@
 mod calls;
 mod egress;
 mod events;
+mod findings;
 mod models;
 
 use std::collections::HashMap;
@@ -14,7 +15,9 @@ use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::tag::{Tag, TagKey};
 
-use crate::document::{ActionCount, Calls, EgressOfMonth, EventSection, FeatureCalls, Models, RecordPlace};
+use crate::document::{
+    ActionCount, Calls, DriftOfMonth, EgressOfMonth, EventSection, FeatureCalls, Findings, Models, RecordPlace,
+};
 
 /// The names of callers, by their tags, as far as the box can tell them.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +64,7 @@ pub struct MonthCollector<'n> {
     models: models::ModelCollector,
     egress: egress::EgressCollector,
     events: events::EventCollector,
+    findings: findings::FindingCollector,
     span: MonthSpan,
 }
 
@@ -88,6 +92,8 @@ pub struct CollectedMonth {
     pub models: Models,
     pub egress: EgressOfMonth,
     pub events: Vec<EventSection>,
+    pub findings: Findings,
+    pub drift: DriftOfMonth,
     pub records: Vec<ActionCount>,
     pub span: MonthSpan,
 }
@@ -100,6 +106,7 @@ impl<'n> MonthCollector<'n> {
             models: models::ModelCollector::new(month.clone()),
             egress: egress::EgressCollector::new(month.clone()),
             events: events::EventCollector::default(),
+            findings: findings::FindingCollector::new(month.clone()),
             span: MonthSpan::default(),
             month,
         }
@@ -110,6 +117,7 @@ impl<'n> MonthCollector<'n> {
         let in_month = self.month.contains(&record.ts.0);
         self.models.take(log, record);
         self.egress.take(log, record);
+        self.findings.take(log, record);
         self.events.take(log, record, in_month, self.names);
         self.span.has_before |= record.ts.0 < self.month.start;
         if !in_month {
@@ -135,6 +143,7 @@ impl<'n> MonthCollector<'n> {
     pub fn finish(self) -> CollectedMonth {
         let (calls, features) = self.calls.finish(self.names);
         let (events, records) = self.events.finish();
+        let (findings, drift) = self.findings.finish();
         let span = MonthSpan { has_uncertain_egress: self.egress.is_uncertain, ..self.span };
         CollectedMonth {
             calls,
@@ -142,6 +151,8 @@ impl<'n> MonthCollector<'n> {
             models: self.models.finish(),
             egress: self.egress.finish(),
             events,
+            findings,
+            drift,
             records,
             span,
         }

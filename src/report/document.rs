@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::annex::AnnexReport;
@@ -35,10 +35,11 @@ pub struct Report {
     pub egress: EgressOfMonth,
     /// The sections that list events, in order.
     pub events: Vec<EventSection>,
+    pub findings: Findings,
+    pub drift: DriftOfMonth,
     pub retention: Retention,
-    /// Sections of parts that keep figures of their own.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub added: Vec<AddedSection>,
+    /// Sections of parts that keep figures of their own. All other sections are made of the audit log.
+    pub own_figures: Vec<AddedSection>,
     /// The number of records of each action in the month.
     pub records: Vec<ActionCount>,
     pub annexes: Vec<AnnexReport>,
@@ -271,15 +272,93 @@ pub struct Retention {
     pub settings: BTreeMap<String, Value>,
 }
 
-/// A section of a part that keeps figures of its own, such as objectives. A part without figures of the month adds none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Findings about drift and objectives that began or ended in the month.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Findings {
+    pub rows: Vec<FindingRow>,
+    /// Records of further findings.
+    pub unlisted: u64,
+}
+
+/// A finding, as often as it began and ended in the month.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FindingRow {
+    /// Such as `drift wine_mlp`.
+    pub finding: String,
+    pub model: Option<String>,
+    pub version: Option<u64>,
+    /// `warn`, or `fail` if it was that once.
+    pub worst: &'static str,
+    /// The time of its first record.
+    pub first: String,
+    pub began: u64,
+    pub began_evidence: Vec<Evidence>,
+    pub ended: u64,
+    pub ended_evidence: Vec<Evidence>,
+}
+
+/// Drift of models.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DriftOfMonth {
+    /// The reference of each version at the end of the month, which may have been fixed before it.
+    pub references: Vec<ReferenceRow>,
+    /// Releases that were taken back because of drift.
+    pub rollbacks: Vec<RollbackRow>,
+    /// Records of further versions and rollbacks.
+    pub unlisted: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReferenceRow {
+    pub model: String,
+    pub version: u64,
+    /// `learnt`, `inherited` or `accepted`.
+    pub reference: String,
+    pub fixed: String,
+    pub evidence: Vec<Evidence>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RollbackRow {
+    /// Such as `models/minilm`.
+    pub subject: String,
+    pub version: u64,
+    pub at: String,
+    pub evidence: Vec<Evidence>,
+}
+
+/// A section of a part that keeps figures of its own, such as accounts: they are not signed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AddedSection {
     /// A fixed word, such as `objectives`.
     pub name: &'static str,
     pub title: &'static str,
-    /// Where the figures are from, in a sentence.
-    pub source: String,
-    /// The columns, with their widths on the page in percent: 100 together.
+    /// The meaning of the figures, and their limits, in sentences.
+    pub note: String,
+    /// The columns, with their widths on the page in percent: 80 together, with the source of each row beside them.
+    #[serde(serialize_with = "names_of")]
     pub columns: Vec<(&'static str, u8)>,
-    pub rows: Vec<Vec<String>>,
+    pub rows: Vec<AddedRow>,
+}
+
+fn names_of<S: Serializer>(columns: &[(&'static str, u8)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(columns.iter().map(|(name, _)| name))
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AddedRow {
+    /// A text or a number for each column.
+    pub cells: Vec<Value>,
+    pub source: FigureSource,
+}
+
+/// The source of the numbers of a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FigureSource {
+    /// The file, in the state folder.
+    pub file: String,
+    /// The key in that file, and in the output of `show`.
+    pub key: String,
+    /// The command that prints the same numbers.
+    pub show: String,
 }

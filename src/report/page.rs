@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::annex::{AnnexReport, DutyReport};
-use crate::document::{ActionCount, CallCounts, CallRow, Coverage, EgressOfMonth, EventSection, Report, ServedVersion};
+use crate::document::{
+    ActionCount, AddedRow, AddedSection, CallCounts, CallRow, Coverage, DriftOfMonth, EgressOfMonth, EventSection,
+    FigureSource, FindingRow, Findings, ReferenceRow, Report, RollbackRow, ServedVersion,
+};
 use crate::evidence::Evidence;
 use html::{Cell, Page};
 
@@ -21,7 +24,8 @@ pub fn page(report: &Report) -> String {
         report.device, report.begins, report.ends, report.time_zone, report.made, report.version
     ));
     page.paragraph(
-        "Each number names its records of the audit log as LOG/RECORD. `ledge audit show --generation LOG --seq RECORD` \
+        "Each number names its records of the signed audit log as LOG/RECORD; sections of the box's own figures, which are \
+         not signed, say so, and name the file and the command that prints them. `ledge audit show --generation LOG --seq RECORD` \
          prints one, `ledge audit prove RECORD --generation LOG` proves it to somebody who has only the verifier key. \
          The JSON of this report has the command that prints exactly the records of a number.",
     );
@@ -32,11 +36,10 @@ pub fn page(report: &Report) -> String {
     for section in &report.events {
         events(&mut page, section);
     }
-    for section in &report.added {
-        page.heading(2, section.title);
-        page.paragraph(&section.source);
-        let rows = section.rows.iter().map(|row| row.iter().map(Cell::text).collect()).collect();
-        page.table(&section.columns, rows);
+    findings(&mut page, &report.findings);
+    drift(&mut page, &report.drift);
+    for section in &report.own_figures {
+        own_figures(&mut page, section);
     }
     page.heading(2, "Retention settings");
     settings(&mut page, &report.retention.settings);
@@ -239,6 +242,73 @@ fn events(page: &mut Page, section: &EventSection) {
     let rows = section.rows.iter().map(row).collect();
     page.table(&[("time", 15), ("caller", 19), ("event", 17), ("what", 39), ("record", 10)], rows);
     more(page, section.unlisted, "events, which are in the counts");
+}
+
+fn findings(page: &mut Page, findings: &Findings) {
+    if findings.rows.is_empty() {
+        return;
+    }
+    page.heading(2, "Findings about models and objectives");
+    let row = |of: &FindingRow| {
+        let version = of.version.map_or_else(String::new, |version| format!(", version {version}"));
+        let records = of.began_evidence.iter().chain(&of.ended_evidence).cloned().collect::<Vec<_>>();
+        vec![
+            Cell::text(format!("{}{version}", of.finding)),
+            Cell::text(of.worst),
+            Cell::text(&of.first),
+            Cell::number(of.began),
+            Cell::number(of.ended),
+            evidence(&records),
+        ]
+    };
+    let rows = findings.rows.iter().map(row).collect();
+    page.table(
+        &[("finding", 36), ("worst", 8), ("first record", 18), ("began", 8), ("ended", 8), ("records", 22)],
+        rows,
+    );
+    more(page, findings.unlisted, "records of further findings");
+}
+
+fn drift(page: &mut Page, drift: &DriftOfMonth) {
+    if drift.references.is_empty() && drift.rollbacks.is_empty() {
+        return;
+    }
+    page.heading(2, "Drift of models");
+    let row = |of: &ReferenceRow| {
+        let (version, records) = (Cell::number(of.version), evidence(&of.evidence));
+        vec![Cell::text(&of.model), version, Cell::text(&of.reference), Cell::text(&of.fixed), records]
+    };
+    let rows = drift.references.iter().map(row).collect();
+    page.table(&[("model", 36), ("version", 10), ("reference", 16), ("since", 20), ("records", 18)], rows);
+    let row = |of: &RollbackRow| {
+        vec![Cell::text(&of.subject), Cell::number(of.version), Cell::text(&of.at), evidence(&of.evidence)]
+    };
+    let rows: Vec<_> = drift.rollbacks.iter().map(row).collect();
+    if rows.is_empty() {
+        page.paragraph("No release was taken back because of drift.");
+    } else {
+        page.heading(3, "Taken back because of drift");
+        page.table(&[("release", 46), ("version", 12), ("at", 22), ("records", 20)], rows);
+    }
+    more(page, drift.unlisted, "records of further versions");
+}
+
+/// A section that is not made of the audit log.
+fn own_figures(page: &mut Page, section: &AddedSection) {
+    page.heading(2, section.title);
+    page.paragraph(&format!("The box's own figures, which are not signed. {}", section.note));
+    let cell = |value: &Value| match (value.as_u64(), value) {
+        (Some(number), _) => Cell::number(number),
+        (_, Value::Number(number)) => Cell::decimal(number),
+        _ => Cell::text(plain(value)),
+    };
+    let row = |row: &AddedRow| {
+        let FigureSource { file, key, show } = &row.source;
+        let source = Cell::lines(vec![format!("{file}: {key}"), show.clone()]);
+        row.cells.iter().map(cell).chain([source]).collect()
+    };
+    let columns: Vec<_> = section.columns.iter().copied().chain([("source", 20)]).collect();
+    page.table(&columns, section.rows.iter().map(row).collect());
 }
 
 fn counts(page: &mut Page, counts: &[ActionCount]) {

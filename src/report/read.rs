@@ -35,7 +35,9 @@ const RETENTION_SETTINGS: &[&str] = &[
     "audit.quota_mb",
     "audit.tag_period_days",
     "features.keep_expired_h",
+    "retention.history_days",
     "retention.inbox_days",
+    "retention.jobs_days",
 ];
 
 /// The keys of the settings that a report shows.
@@ -57,7 +59,7 @@ pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<
     };
     let verified = verify::verify_each(&source.logs, VerifyScope::All, None, &mut visitor).await?;
 
-    let CollectedMonth { calls, features, models, egress, events, records, span } = collector.finish();
+    let CollectedMonth { calls, features, models, egress, events, findings, drift, records, span } = collector.finish();
     let setting = |key: &&str| Some(((*key).to_owned(), source.settings.get(*key)?.clone()));
     let retention = Retention { settings: RETENTION_SETTINGS.iter().filter_map(setting).collect() };
     Ok(Report {
@@ -75,8 +77,10 @@ pub async fn report(source: &ReportSource, month: Month, now_ms: u64) -> Result<
         features,
         egress,
         events,
+        findings,
+        drift,
         retention,
-        added: source.added.clone(),
+        own_figures: source.added.clone(),
         annexes: annex::with_evidence(&records, &source.settings),
         records,
     })

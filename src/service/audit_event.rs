@@ -299,6 +299,28 @@ pub enum AuditEvent {
         /// `learnt`, `inherited` or `accepted`.
         origin: FixedWord,
     },
+    /// Something is wrong with a model or an objective: a finding about drift or about an objective has begun. At most 50 a
+    /// day of each part.
+    FindingBegan {
+        /// The finding, such as `drift wine_mlp`.
+        finding: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<ModelVersion>,
+        /// `warn` or `fail`.
+        status: FixedWord,
+        /// Findings of this part that began before and have no record of their own.
+        others: u64,
+    },
+    /// A finding has ended. After a start of the box, one that lasts begins again.
+    FindingEnded {
+        finding: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<ModelVersion>,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -607,6 +629,8 @@ actions! {
     UpdateMoved: "update_moved",
     UpdateOrdered: "update_ordered",
     DriftReferenceFixed: "drift_reference_fixed",
+    FindingBegan: "finding_began",
+    FindingEnded: "finding_ended",
     ConnectionOpened: "connection_opened",
     EgressCounted: "egress_counted",
     RetentionEnforced: "retention_enforced",
@@ -676,6 +700,7 @@ impl AuditEvent {
             | Self::KeyStoreDamaged
             | Self::ClockJumped { .. }
             | Self::BudgetReached { .. }
+            | Self::FindingBegan { .. }
             | Self::SpaceChanged { enough: false, .. }
             | Self::RecordsLost { .. } => true,
             Self::LogBegun { cause, .. } => cause.as_str() != "new",

@@ -96,6 +96,20 @@ fn of_day(day: u64, begins: u64, key: &TagKey) -> Vec<(u64, Principal, AuditEven
     events
 }
 
+fn drift_fixed(name: &str, version: u64, origin: &'static str) -> AuditEvent {
+    AuditEvent::DriftReferenceFixed { model: model(name), version: version.try_into().unwrap(), origin: origin.into() }
+}
+
+fn began(finding: &str, name: Option<&str>, status: &'static str) -> AuditEvent {
+    let (finding, version) = (finding.to_owned(), name.map(|_| 2.try_into().unwrap()));
+    AuditEvent::FindingBegan { finding, model: name.map(model), version, status: status.into(), others: 0 }
+}
+
+fn ended(finding: &str, name: Option<&str>) -> AuditEvent {
+    let version = name.map(|_| 2.try_into().unwrap());
+    AuditEvent::FindingEnded { finding: finding.to_owned(), model: name.map(model), version }
+}
+
 /// An event that happened once in the month.
 fn once() -> Vec<(u64, Principal, AuditEvent)> {
     let local = Principal::Local;
@@ -105,6 +119,13 @@ fn once() -> Vec<(u64, Principal, AuditEvent)> {
         rollout: "november".into(),
         stage: stage.into(),
         cause: cause.map(Into::into),
+    };
+    let drifted = AuditEvent::UpdateMoved {
+        subject: "models/minilm".into(),
+        version: 5.try_into().unwrap(),
+        rollout: "november-2".into(),
+        stage: "rolled_back".into(),
+        cause: Some("drift".into()),
     };
     let erased = AuditEvent::FeatureEntityErased { records: 2, views: 1, statement: Some("ab".repeat(32)) };
     vec![
@@ -133,6 +154,14 @@ fn once() -> Vec<(u64, Principal, AuditEvent)> {
             local.clone(),
             AuditEvent::RetentionEnforced { removed: [("inbox_files".into(), 12)].into(), failed: 0 },
         ),
+        (at("2026-11-11T10:00:00Z"), local.clone(), drift_fixed("wine_mlp", 1, "accepted")),
+        (at("2026-11-12T10:00:00Z"), local.clone(), drift_fixed("minilm", 2, "inherited")),
+        (at("2026-11-13T10:00:00Z"), local.clone(), began("drift minilm", Some("minilm"), "warn")),
+        (at("2026-11-14T10:00:00Z"), local.clone(), ended("drift minilm", Some("minilm"))),
+        (at("2026-11-15T10:00:00Z"), local.clone(), began("drift minilm", Some("minilm"), "warn")),
+        (at("2026-11-16T10:00:00Z"), local.clone(), began("objective wine latency", None, "fail")),
+        (at("2026-11-16T10:05:00Z"), local.clone(), ended("objective wine latency", None)),
+        (at("2026-11-17T10:00:00Z"), local.clone(), drifted),
         // The power fails.
         (at("2026-11-20T10:00:00Z"), local.clone(), AuditEvent::Started { version: "0.1.0".into() }),
         (at("2026-11-20T10:00:01Z"), local.clone(), loaded("minilm", 2)),
@@ -150,6 +179,7 @@ pub fn simulated_month(key: &TagKey) -> AuditBox {
         (october, local.clone(), begun),
         (october + 1, local.clone(), AuditEvent::Started { version: "0.1.0".into() }),
         (october + 2, local.clone(), loaded("wine_mlp", 1)),
+        (october + 4, local.clone(), drift_fixed("wine_mlp", 1, "learnt")),
         (october + 3, local, loaded("minilm", 2)),
     ];
     for day in 0..=42 {

@@ -284,7 +284,9 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::DriftReferenceFixed { model, .. } => model == name,
         AuditEvent::Inference { model, .. }
         | AuditEvent::InferenceMinute { model, .. }
-        | AuditEvent::FeaturesRead { model, .. } => model.as_ref() == Some(name),
+        | AuditEvent::FeaturesRead { model, .. }
+        | AuditEvent::FindingBegan { model, .. }
+        | AuditEvent::FindingEnded { model, .. } => model.as_ref() == Some(name),
         AuditEvent::UpdateMoved { subject, .. } | AuditEvent::UpdateOrdered { subject, .. } => {
             subject.strip_prefix("models/") == Some(name.as_str())
         }

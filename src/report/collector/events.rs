@@ -83,6 +83,8 @@ impl Section {
             | AuditEvent::ClockJumped { .. }
             | AuditEvent::SpaceChanged { .. }
             | AuditEvent::BudgetReached { .. }
+            | AuditEvent::FindingBegan { .. }
+            | AuditEvent::FindingEnded { .. }
             | AuditEvent::RecordsLost { .. }
             | AuditEvent::LogBegun { .. } => Self::Incidents,
             AuditEvent::Idle
@@ -154,7 +156,8 @@ fn events_of(event: &AuditEvent) -> u64 {
     match event {
         AuditEvent::ConnectionOpened { others, .. }
         | AuditEvent::AccessDenied { others, .. }
-        | AuditEvent::AuthenticationFailed { others, .. } => others.saturating_add(1),
+        | AuditEvent::AuthenticationFailed { others, .. }
+        | AuditEvent::FindingBegan { others, .. } => others.saturating_add(1),
         AuditEvent::PicturesPublished { pictures, .. } | AuditEvent::PicturesSeen { pictures, .. } => *pictures,
         AuditEvent::RecordsLost { calls, events, .. } => calls.saturating_add(*events),
         event => event.calls().unwrap_or(1),

@@ -30,6 +30,11 @@ impl Cell {
         Self { class: "number", lines: vec![grouped(number)] }
     }
 
+    /// A number with places after the point, as JSON has it.
+    pub fn decimal(number: &serde_json::Number) -> Self {
+        Self { class: "number", lines: vec![number.to_string()] }
+    }
+
     /// Several lines of small text.
     pub fn lines(lines: Vec<String>) -> Self {
         Self { class: "small", lines }
