@@ -249,6 +249,19 @@ mod tests {
             },
             AuditEvent::UpdateOrdered { subject: "models/m".into(), order: "pin".into() },
             AuditEvent::DriftReferenceFixed { model: model(), version: version(), origin: "learnt".into() },
+            AuditEvent::UnusualBegan {
+                model: Some(model()),
+                figure: "p99_s".into(),
+                kind: "level_shift".into(),
+                direction: "up".into(),
+            },
+            AuditEvent::UnusualEnded {
+                model: None,
+                figure: "disk_free_bytes".into(),
+                kind: "limit".into(),
+                end: "limit_far".into(),
+            },
+            AuditEvent::UnusualCalledNormal { model: None, figure: "cores_busy".into() },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),

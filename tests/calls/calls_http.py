@@ -78,6 +78,8 @@ GET /models
 GET /figures
 GET /figures/live
 GET /findings
+GET /unusual
+POST /unusual/{series}/{column}/normal
 GET /cameras
 GET /cameras/events
 GET /cameras/{camera}/picture
@@ -100,7 +102,7 @@ PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
     "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
     "camera": "yard", "alert": "shop",
-    "key": "nobody",
+    "key": "nobody", "series": "box", "column": "nothing",
 }
 
 

@@ -64,6 +64,7 @@ impl Section {
             | AuditEvent::QuestionAnswered { .. }
             | AuditEvent::MaintenanceRequested { .. }
             | AuditEvent::DriftReferenceFixed { .. }
+            | AuditEvent::UnusualCalledNormal { .. }
             | AuditEvent::JobAdded { .. }
             | AuditEvent::JobEnded { .. }
             | AuditEvent::JobRemoved { .. }
@@ -83,6 +84,8 @@ impl Section {
             | AuditEvent::ClockJumped { .. }
             | AuditEvent::SpaceChanged { .. }
             | AuditEvent::BudgetReached { .. }
+            | AuditEvent::UnusualBegan { .. }
+            | AuditEvent::UnusualEnded { .. }
             | AuditEvent::RecordsLost { .. }
             | AuditEvent::LogBegun { .. } => Self::Incidents,
             AuditEvent::Idle
