@@ -435,7 +435,7 @@ impl DaemonApp {
             config.history.clone(),
             self.serving.clone(),
             self.authenticator.clone(),
-            self.environment.shutdown.clone(),
+            &self.environment,
         )));
         parts.push(Arc::new(report::report(config)));
         for (name, section) in self.config.sections() {

@@ -172,6 +172,27 @@ impl SeriesDetector {
         self.lifecycle.accept()
     }
 
+    /// True if there is an event to be called normal: that of now, or an earlier one.
+    pub fn has_event(&self) -> bool {
+        self.lifecycle.taught().is_some()
+    }
+
+    /// The values that are usual for the next sample. `None` while learning.
+    pub fn next_band(&self) -> Option<Band> {
+        if self.is_learning() {
+            return None;
+        }
+        let time_ms = self.last_ms.saturating_add(self.pace.interval_ms());
+        let baseline = self.level + self.season.at(time_ms, self.pace.interval_ms());
+        let best = self.predictors.best(&self.predictors.predict(baseline, &self.recent));
+        Some(self.band(&Expectation {
+            baseline,
+            predicted: best.unwrap_or(baseline),
+            floor: ROUNDING * (baseline + self.origin).abs().max(self.origin.abs()).max(1e-9),
+            spread: self.season.spread_at(time_ms),
+        }))
+    }
+
     /// The lasting rise or fall that is going on now.
     pub fn trend(&self) -> Option<Trend> {
         self.lifecycle.trend().map(|found| Trend { value: found.value + self.origin, ..found })

@@ -48,7 +48,6 @@ pub enum MonitorChange {
 pub struct MonitorEvent {
     pub name: String,
     pub at_ms: i64,
-    /// None where the series is silent.
     pub value: Option<f64>,
     pub band: Option<Band>,
     pub change: MonitorChange,
@@ -111,21 +110,9 @@ impl MonitorSet {
         self.series.remove(name).is_some()
     }
 
-    /// Judges the samples of one time. A watched series without one is silent then; names that are not watched and values
-    /// that are no numbers are left out.
+    /// Judges the samples of one time. It says nothing of series without one, such as a time of answers where nobody called;
+    /// names that are not watched and values that are no numbers are left out.
     pub fn observe(&mut self, time_ms: i64, samples: &[(&str, f64)]) -> Vec<MonitorEvent> {
-        let mut events = self.observe_known(time_ms, samples);
-        let is_silent = |name: &str| !samples.iter().any(|(known, value)| *known == name && value.is_finite());
-        for (name, watched) in self.series.iter_mut().filter(|(name, _)| is_silent(name)) {
-            let change = watched.detector.observe_nothing(time_ms);
-            events.extend(change.map(|change| event_of(name, time_ms, None, None, monitor_change(change))));
-        }
-        events
-    }
-
-    /// Judges the samples of one time as `observe` does, and says nothing of series without one, such as a time of answers
-    /// where nobody called.
-    pub fn observe_known(&mut self, time_ms: i64, samples: &[(&str, f64)]) -> Vec<MonitorEvent> {
         let mut events = Vec::new();
         for (name, value) in samples.iter().filter(|(_, value)| value.is_finite()) {
             if let Some(watched) = self.series.get_mut(*name) {
@@ -135,11 +122,14 @@ impl MonitorSet {
         events
     }
 
-    /// A person says that the state of a series is normal. The event of now ends.
-    pub fn teach_normal(&mut self, name: &str, time_ms: i64) -> Option<MonitorEvent> {
-        let watched = self.series.get_mut(name)?;
-        let change = watched.detector.teach_normal()?;
-        Some(event_of(name, time_ms, None, None, monitor_change(change)))
+    /// A person says that the state of a series, or its last event, is normal. An event that goes on ends. False where the
+    /// series is not watched, or had no event.
+    pub fn teach_normal(&mut self, name: &str) -> bool {
+        let known = self.series.get_mut(name).filter(|watched| watched.detector.has_event());
+        known.is_some_and(|watched| {
+            watched.detector.teach_normal();
+            true
+        })
     }
 
     pub fn states(&self) -> impl Iterator<Item = MonitorState<'_>> {

@@ -257,6 +257,19 @@ mod tests {
                 others: 2,
             },
             AuditEvent::FindingEnded { finding: "objective wine latency".into(), model: None, version: None },
+            AuditEvent::UnusualBegan {
+                model: Some(model()),
+                figure: "p99_s".into(),
+                kind: "level_shift".into(),
+                direction: "up".into(),
+            },
+            AuditEvent::UnusualEnded {
+                model: None,
+                figure: "disk_free_bytes".into(),
+                kind: "limit".into(),
+                end: "limit_far".into(),
+            },
+            AuditEvent::UnusualCalledNormal { model: None, figure: "cores_busy".into() },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),

@@ -3,7 +3,7 @@
 use super::verbs::{Cli, Command};
 use super::{
     Exit, Output, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
-    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, update, upgrade,
+    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
 };
 
 impl Cli {
@@ -15,6 +15,7 @@ impl Cli {
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Jobs(args) => jobs::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
+            Command::Unusual(args) => unusual::run(globals, &args, out),
             Command::Accounts(args) => accounts::run(globals, &args, out),
             Command::Capacity(args) => capacity::run(globals, &args, out),
             Command::Sizing(args) => sizing::run(globals, &args, out),

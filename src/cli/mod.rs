@@ -36,6 +36,7 @@ mod stop_signals;
 pub mod tls;
 pub mod top;
 pub mod tune;
+pub mod unusual;
 pub mod update;
 pub mod upgrade;
 mod verbs;

@@ -181,7 +181,7 @@ fn lines(sizing: &Sizing, load: &Load, fit: Option<String>) -> Vec<String> {
         (None, _) => "No number of cores of one box is enough: take several boxes".to_owned(),
     });
     let first = sizing.first.map_or("", Resource::title);
-    lines.push(format!("Busy in the busiest time: {:.2} cores. {first} runs out first", sizing.busy_cores));
+    lines.push(format!("Busy in the busiest time: {:.2} cores. First, {first} runs out", sizing.busy_cores));
     lines.push(format!(
         "Assumed: cameras with {} pictures a second of 640x480, {:.0} % of them looked at; the busiest hour of documents {} \
          times the mean hour of a day; 99 of 100 answers within 4 times their own time and 20 ms; {:.1} GB of memory for the \
@@ -191,7 +191,7 @@ fn lines(sizing: &Sizing, load: &Load, fit: Option<String>) -> Vec<String> {
         load.peak,
         SYSTEM_BYTES / 1e9
     ));
-    lines.push(format!("Figures of: {REFERENCE_PROCESSOR}; CPU times {} times as long on this box", load.slowness));
+    lines.push(format!("Figures of: {REFERENCE_PROCESSOR}; CPU times {:.2} times as long on this box", load.slowness));
     lines
 }
 

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use super::{
     GlobalArgs, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
-    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, update, upgrade,
+    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -72,6 +72,8 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
+    /// Show what is unusual of the figures of a running server, or say that it was normal.
+    Unusual(unusual::UnusualArgs),
     /// Show what callers used in a month: calls, CPU time, bytes, energy and cost, by model.
     Accounts(accounts::AccountsArgs),
     /// Show how much more work the box of a running server can take, and what runs out first.

@@ -3,11 +3,11 @@
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use ledge_base::clock;
 use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
-use ledge_part::route::needs::VIEW;
+use ledge_part::route::needs::{OPERATE, VIEW};
 use ledge_part::route::{Route, RouteScope};
 use ledge_service::off_thread::blocking;
 use serde_json::json;
@@ -17,6 +17,7 @@ use crate::live;
 use crate::part::HistoryHttpState;
 use crate::query::{HistoryForm, HistoryQuery};
 use crate::store::STORE_BYTES_MAX;
+use crate::unusual::http as unusual;
 
 /// The routes of this crate.
 pub const ROUTES: &[Route<HistoryHttpState>] = &[
@@ -24,6 +25,10 @@ pub const ROUTES: &[Route<HistoryHttpState>] = &[
     Route::get("/figures/live", VIEW, || get(live::live)).scope(RouteScope::Box).caller(),
     Route::get("/figures/series", VIEW, || get(series)).scope(RouteScope::Box),
     Route::get("/figures/history", VIEW, || get(history)).scope(RouteScope::Box),
+    Route::get("/unusual", VIEW, || get(unusual::status)).scope(RouteScope::Box),
+    Route::post("/unusual/{series}/{column}/normal", OPERATE, || post(unusual::call_normal))
+        .scope(RouteScope::Box)
+        .audited(),
 ];
 
 /// `GET /figures`.

@@ -11,7 +11,7 @@
 //! * `recorder.rs` - makes records of the readings, on a clock that may be set
 //! * `series.rs` - the names of series, their columns and resolutions
 //! * `store.rs` - all series in a folder, and which of them are kept for two years
-//! * `unusual.rs` - what is unusual of the figures of a minute, as findings
+//! * `unusual.rs` - what is unusual of the figures of a minute, as findings; its events and its routes in `unusual/`
 //! * `file.rs` - one series in a file; `record.rs` one record
 //! * `fuzz.rs` - properties that hold for any input
 //!
@@ -46,6 +46,6 @@ mod recorder;
 mod ring;
 mod series;
 mod store;
-mod unusual;
+pub mod unusual;
 
 pub use part::{History, HistoryPart};

@@ -12,6 +12,7 @@ use ledge_part::handler_context::HandlerContext;
 use ledge_part::metrics;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::{PartEnvironment, Subsystem};
+use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -45,7 +46,8 @@ impl History {
         Self { figures, store: Arc::new(Mutex::new(store)), unusual: Arc::new(Mutex::new(unusual)) }
     }
 
-    fn unusual(&self) -> MutexGuard<'_, UnusualWatch> {
+    /// The watch on what is unusual. Whoever takes it may wait for the disk.
+    pub(crate) fn unusual(&self) -> MutexGuard<'_, UnusualWatch> {
         // Nothing panics under this lock.
         self.unusual.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,6 +89,7 @@ pub struct HistoryHttpState {
     pub(crate) authenticator: Authenticator,
     pub(crate) listeners: EventStreamLimiter,
     pub(crate) shutdown: Shutdown,
+    pub(crate) audit: AuditSink,
 }
 
 /// The part.
@@ -103,9 +106,12 @@ impl HistoryPart {
         config: HistoryConfig,
         serving: Serving,
         authenticator: Authenticator,
-        shutdown: Shutdown,
+        environment: &PartEnvironment,
     ) -> Self {
-        let state = HistoryHttpState { history, authenticator, listeners: EventStreamLimiter::default(), shutdown };
+        let PartEnvironment { shutdown, audit, .. } = environment;
+        let (shutdown, audit) = (shutdown.clone(), audit.clone());
+        let state =
+            HistoryHttpState { history, authenticator, listeners: EventStreamLimiter::default(), shutdown, audit };
         Self { state, serving, config }
     }
 }
@@ -133,13 +139,15 @@ impl Subsystem for HistoryPart {
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         let folder = if self.config.path.exists() { self.config.path.clone() } else { environment.state.clone() };
         let reader = FigureReader::new(self.serving.clone(), folder);
-        environment.shutdown.spawn(keep(self.state.history.clone(), reader, environment.shutdown.clone()));
+        let audit = environment.audit.clone();
+        let keeping = keep(self.state.history.clone(), reader, audit, environment.shutdown.clone());
+        environment.shutdown.spawn(keeping);
         Ok(())
     }
 }
 
 /// Keeps the figures until the shutdown.
-async fn keep(history: History, mut reader: FigureReader, shutdown: Shutdown) {
+async fn keep(history: History, mut reader: FigureReader, audit: AuditSink, shutdown: Shutdown) {
     let mut recorder = HistoryRecorder::new(&FigureReading::at_start(), clock::unix_millis());
     let mut ticks = tokio::time::interval(HOUR_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -150,19 +158,23 @@ async fn keep(history: History, mut reader: FigureReader, shutdown: Shutdown) {
             _ = ticks.tick() => false,
             () = shutdown.requested() => true,
         };
-        let of = history.clone();
+        let (of, audit) = (history.clone(), audit.clone());
         let kept = blocking(move || {
             let (reading, interval) = reader.read(clock::unix_millis());
             let mut store = of.store();
             if is_last {
                 recorder.finish(&reading, &interval, &mut store);
-                of.unusual().write();
+                // The error is in the log.
+                let _ = of.unusual().write();
                 return None;
             }
             let minute = recorder.take(&reading, &interval, &of.figures, &mut store);
             drop(store);
             if let Some(minute) = minute {
-                of.unusual().take(interval.end_ms, &minute);
+                let records = of.unusual().take(interval.end_ms, &minute);
+                for record in records {
+                    audit.record_own(record);
+                }
             }
             Some((reader, recorder))
         });

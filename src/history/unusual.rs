@@ -4,31 +4,38 @@
 //! have nights and weekends. A limit that is near, such as a full disk, is reported after a day. The state of the detectors
 //! is a file in the folder of the history, written every six hours, with each event and at the end, so that a crash costs
 //! at most six hours of learning.
+//!
+//! `unusual/events.rs` has the events that were reported, `unusual/http.rs` the routes.
+
+mod events;
+pub mod http;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ledge_anomaly::{Limit, MonitorChange, MonitorEvent, MonitorSet, MonitorState, Pace, SeriesState};
+use ledge_anomaly::{Direction, Limit, MonitorChange, MonitorEvent, MonitorSet, MonitorState, Pace, SeriesState};
 use ledge_base::clock;
 use ledge_base::durable;
 use ledge_base::stored_form::{self, StoredFormError};
 use ledge_part::check::Finding;
+use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
 
 use crate::config::HistoryConfig;
 use crate::readings::{BOX_COLUMNS, FigureSample};
 use crate::recorder::EndedSlot;
 use crate::series::{SeriesName, USAGE_COLUMNS};
+use events::{ReportedEvent, ReportedEvents, UnusualEnd, band_pair, recorded_name};
 
 const FILE: &str = "unusual.state";
-const MAGIC: &[u8; 4] = b"LUN1";
+const MAGIC: &[u8; 4] = b"LUN2";
 
-/// More than the largest file: 256 series of about 4.7 KB.
+/// More than the largest file: 256 series of about 4.7 KB, and 410 events.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 const MINUTE_MS: i64 = 60_000;
-/// The file of a box with few models is 45 KB: 180 KB of writes a day.
+/// The file of a box with few models is 45 KB, and 30 KB more with 100 events: 300 KB of writes a day.
 const WRITE_INTERVAL_MS: u64 = 6 * 3_600_000;
 
 /// A model that nobody calls for so long is forgotten.
@@ -83,7 +90,17 @@ pub struct UnusualWatch {
     /// The time of the last minute.
     last_ms: u64,
     written_ms: u64,
-    texts: BTreeMap<String, String>,
+    events: ReportedEvents,
+    alarms_per_week: u32,
+}
+
+/// A series that cannot be called normal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CallNormalError {
+    #[error("no such series is watched: GET /unusual lists them")]
+    Unknown,
+    #[error("nothing of this series was reported as unusual, and a limit that comes near cannot be called normal")]
+    NothingReported,
 }
 
 /// The stored form.
@@ -92,6 +109,7 @@ struct StoredWatch {
     last_ms: u64,
     models: BTreeMap<String, u64>,
     series: Vec<Vec<u8>>,
+    events: ReportedEvents,
 }
 
 impl UnusualWatch {
@@ -107,7 +125,8 @@ impl UnusualWatch {
             models: BTreeMap::new(),
             last_ms: 0,
             written_ms: 0,
-            texts: BTreeMap::new(),
+            events: ReportedEvents::default(),
+            alarms_per_week: config.unusual_alarms_per_week,
         };
         watch.restore();
         watch
@@ -122,6 +141,9 @@ impl UnusualWatch {
                     let _ = self.set.restore(series);
                 }
                 (self.last_ms, self.written_ms, self.models) = (stored.last_ms, stored.last_ms, stored.models);
+                self.events = stored.events;
+                let set = &self.set;
+                self.events.forget(stored.last_ms, |event| set.detector(&event.name).is_none());
             }
             Ok(None) => {}
             Err(error) => {
@@ -132,31 +154,49 @@ impl UnusualWatch {
         }
     }
 
-    /// Takes the minute that ended at `now_ms`. It may write to the disk.
-    pub fn take(&mut self, now_ms: u64, minute: &EndedSlot) {
-        let Some(pace) = self.pace else { return };
+    /// Takes the minute that ended at `now_ms`, and returns the records of what began and ended. It may write to the disk.
+    pub fn take(&mut self, now_ms: u64, minute: &EndedSlot) -> Vec<AuditEvent> {
+        let Some(pace) = self.pace else { return Vec::new() };
+        let mut records = Vec::new();
         if now_ms.saturating_add(STEP_BACK_MS) < self.last_ms {
             tracing::warn!(name: "unusual.clock", "the clock went back; what is usual of the figures is learnt anew");
             (self.set, self.models) = (MonitorSet::default(), BTreeMap::new());
-            self.texts.clear();
+            records.extend(self.events.forget(now_ms, |_| true));
         }
         self.last_ms = now_ms;
 
         let samples = self.samples(now_ms, minute);
+        let set = &self.set;
+        records.extend(self.events.forget(now_ms, |event| set.detector(&event.name).is_none()));
         for (name, _, limit) in &samples {
             // The set has room for all models that are watched.
             let _ = self.set.watch(name, pace, *limit);
         }
         let samples: Vec<(&str, f64)> = samples.iter().map(|(name, value, _)| (name.as_str(), *value)).collect();
-        let events = self.set.observe_known(i64::try_from(now_ms).unwrap_or(i64::MAX), &samples);
-        let has_changed = !events.is_empty();
+        let events = self.set.observe(i64::try_from(now_ms).unwrap_or(i64::MAX), &samples);
+        let has_changed = !events.is_empty() || !records.is_empty();
         for event in events {
-            self.tell(event);
+            records.extend(self.tell(event));
         }
         if has_changed || now_ms.abs_diff(self.written_ms) >= WRITE_INTERVAL_MS {
             self.written_ms = now_ms;
-            self.write();
+            // The error is in the log.
+            let _ = self.write();
         }
+        records
+    }
+
+    /// Teaches that the event of a series, or its last one, is normal, and returns the record of it. The state is not
+    /// written yet.
+    pub fn call_normal(&mut self, name: &str) -> Result<AuditEvent, CallNormalError> {
+        let known = self.set.detector(name).and_then(|_| recorded_name(name));
+        let (model, figure) = known.ok_or(CallNormalError::Unknown)?;
+        let reported = self.events.all().find(|event| event.name == name && event.kind.is_some());
+        let Some((kind, true)) = reported.map(|event| (event.kind, self.set.teach_normal(name))) else {
+            return Err(CallNormalError::NothingReported);
+        };
+        self.events.end(name, kind, self.last_ms, UnusualEnd::CalledNormal);
+        Ok(AuditEvent::UnusualCalledNormal { model, figure })
     }
 
     /// The samples of a minute. Models without a call have no time of answers, and 0 calls.
@@ -188,7 +228,6 @@ impl UnusualWatch {
         let names = |model: &str| MODEL_COLUMNS.map(|column| format!("model:{model} {column}"));
         for name in idle.flat_map(|(model, _)| names(&model)).collect::<Vec<_>>() {
             self.set.forget(&name);
-            self.texts.remove(&name);
         }
         for model in self.models.keys() {
             for (column, name) in MODEL_COLUMNS.iter().zip(names(model)) {
@@ -203,21 +242,32 @@ impl UnusualWatch {
         samples
     }
 
-    /// Logs an event, and keeps its text while it lasts.
-    fn tell(&mut self, event: MonitorEvent) {
-        let MonitorEvent { name, change, text, .. } = event;
-        match change {
-            MonitorChange::Began(_) if self.is_learning(&name) => {}
-            MonitorChange::Began(_) | MonitorChange::LimitNear { .. } => {
-                tracing::warn!(name: "unusual.began", series = name, "{text}");
-                self.texts.insert(name, text);
+    /// Logs and keeps an event, and returns its record.
+    fn tell(&mut self, event: MonitorEvent) -> Option<AuditEvent> {
+        let MonitorEvent { name, value, band, change, text, .. } = event;
+        let (at_ms, ms) = (self.last_ms, |ms: i64| u64::try_from(ms).unwrap_or(0));
+        let (kind, direction, began_ms) = match change {
+            MonitorChange::Began(_) if self.is_learning(&name) => return None,
+            MonitorChange::Began(event) => (Some(event.kind), event.direction, ms(event.since_ms)),
+            MonitorChange::LimitNear { .. } => (None, Direction::Down, at_ms),
+            MonitorChange::Ended { event, is_new_normal } => {
+                let end = if is_new_normal { UnusualEnd::NewNormal } else { UnusualEnd::Usual };
+                let ended = self.events.end(&name, Some(event.kind), at_ms, end)?;
+                tracing::info!(name: "unusual.ended", series = name, "{text}");
+                return ended.ended();
             }
-            MonitorChange::Ended { .. } | MonitorChange::LimitFar { .. } => {
-                if self.texts.remove(&name).is_some() {
-                    tracing::info!(name: "unusual.ended", series = name, "{text}");
-                }
+            MonitorChange::LimitFar { .. } => {
+                let ended = self.events.end(&name, None, at_ms, UnusualEnd::LimitFar)?;
+                tracing::info!(name: "unusual.ended", series = name, "{text}");
+                return ended.ended();
             }
-        }
+        };
+        tracing::warn!(name: "unusual.began", series = name, "{text}");
+        let band = band.map(band_pair);
+        let reported = ReportedEvent { name, kind, direction, began_ms, ended: None, value, band, text };
+        let record = reported.began();
+        self.events.begin(reported);
+        record
     }
 
     fn is_learning(&self, name: &str) -> bool {
@@ -226,11 +276,14 @@ impl UnusualWatch {
 
     /// The series that are unusual now.
     pub fn findings(&self) -> Vec<Finding> {
-        let unusual: Vec<_> = self.set.states().filter_map(|state| Some((state.name, self.text(&state)?))).collect();
-        let mut findings: Vec<_> = unusual.iter().take(FINDINGS_MAX).map(|(name, text)| finding(name, text)).collect();
+        let text = |state| Some(self.text(&state)?).map(|text| (state, text));
+        let unusual: Vec<_> = self.set.states().filter_map(text).collect();
+        let mut findings: Vec<_> = (unusual.iter().take(FINDINGS_MAX))
+            .map(|(state, text)| finding(state.name, text, state.is_limit_near))
+            .collect();
         let more = unusual.len().saturating_sub(FINDINGS_MAX);
         if more > 0 {
-            let advice = "see the log: events unusual.began and unusual.ended";
+            let advice = "see `ledge unusual`";
             findings.push(Finding::warn("unusual", format!("{more} more series are unusual"), advice));
         }
         findings
@@ -238,40 +291,42 @@ impl UnusualWatch {
 
     /// The text on a series; `None` while it is usual.
     fn text(&self, state: &MonitorState<'_>) -> Option<String> {
-        let known = || self.texts.get(state.name).cloned();
+        let known = |is_limit| self.events.current(state.name, is_limit).map(|event| event.text.clone());
         match state.state {
-            SeriesState::Unusual(event) if !self.is_learning(state.name) => Some(known().unwrap_or_else(|| {
+            _ if state.is_limit_near => Some(known(true).unwrap_or_else(|| format!("{} is running out", state.name))),
+            SeriesState::Unusual(event) if !self.is_learning(state.name) => Some(known(false).unwrap_or_else(|| {
                 let since = clock::rfc3339(u64::try_from(event.since_ms).unwrap_or(0));
                 format!("{}: {} since {since}", state.name, event.kind.as_str().replace('_', " "))
             })),
-            _ if state.is_limit_near => Some(known().unwrap_or_else(|| format!("{} is running out", state.name))),
             _ => None,
         }
     }
 
-    /// Writes the detectors. An error is logged, and costs what was learnt since the last time.
-    pub fn write(&self) {
-        let Some(file) = &self.file else { return };
+    /// Writes the detectors and the events. An error is logged, and costs what was learnt since the last time.
+    pub fn write(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
         if self.set.is_empty() {
-            return;
+            return Ok(());
         }
         let (last_ms, models) = (self.last_ms, self.models.clone());
         let series = self.set.encode().collect();
-        let content = stored_form::encode(MAGIC, &StoredWatch { last_ms, models, series });
-        if let Err(error) = durable::replace_in_new_folder(file, &content) {
+        let stored = StoredWatch { last_ms, models, series, events: self.events.clone() };
+        durable::replace_in_new_folder(file, &stored_form::encode(MAGIC, &stored)).inspect_err(|error| {
             tracing::warn!(name: "unusual.unwritten", path = %file.display(), %error, "what is usual of the figures cannot be written");
-        }
+        })
     }
 }
 
-fn finding(name: &str, text: &str) -> Finding {
+fn finding(name: &str, text: &str, is_limit: bool) -> Finding {
     let (series, column) = name.split_once(' ').unwrap_or((name, ""));
     let advice = if column == OTHER_CORES {
         "other programs of this machine use its cores: see `top`".to_owned()
     } else {
         format!("see the plots of the console, or /figures/history?series={series}&columns={column}&resolution=1m")
     };
-    Finding::warn(&format!("unusual {name}"), text, advice)
+    let normal = format!("; if it is normal, `ledge unusual normal {name}`");
+    let normal = if is_limit { "" } else { &normal };
+    Finding::warn(&format!("unusual {name}"), text, format!("{advice}{normal}"))
 }
 
 fn read(path: &Path) -> io::Result<Option<StoredWatch>> {
@@ -288,7 +343,11 @@ fn read(path: &Path) -> io::Result<Option<StoredWatch>> {
 
 fn decode(file: &[u8]) -> Result<StoredWatch, StoredFormError> {
     let stored: StoredWatch = stored_form::decode(MAGIC, file)?;
-    if stored.models.len() <= MODELS_MAX { Ok(stored) } else { Err(StoredFormError::Content) }
+    if stored.models.len() <= MODELS_MAX && stored.events.is_bounded() {
+        Ok(stored)
+    } else {
+        Err(StoredFormError::Content)
+    }
 }
 
 #[cfg(test)]

@@ -321,6 +321,35 @@ pub enum AuditEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<ModelVersion>,
     },
+    /// A figure of the box, or of a model, is unusual.
+    UnusualBegan {
+        /// The model; none for a figure of the box.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        /// The column of the history.
+        figure: FixedWord,
+        /// `spike`, `dip`, `level_shift`, `trend`, `spread`, `stuck` or `silence`; or `limit`, where it will reach its limit soon.
+        kind: FixedWord,
+        /// `up`, `down` or `neither`.
+        direction: FixedWord,
+    },
+    /// A figure is not unusual any more.
+    UnusualEnded {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        figure: FixedWord,
+        /// As at the begin, or a better name.
+        kind: FixedWord,
+        /// `usual`, `new_normal` where it lasted so long that it is usual now, `limit_far`, or `forgotten` where the figure is
+        /// not watched any more.
+        end: FixedWord,
+    },
+    /// An operator called normal what was reported of a figure. If it goes on, it ends with this record.
+    UnusualCalledNormal {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<ModelName>,
+        figure: FixedWord,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -631,6 +660,9 @@ actions! {
     DriftReferenceFixed: "drift_reference_fixed",
     FindingBegan: "finding_began",
     FindingEnded: "finding_ended",
+    UnusualBegan: "unusual_began",
+    UnusualEnded: "unusual_ended",
+    UnusualCalledNormal: "unusual_called_normal",
     ConnectionOpened: "connection_opened",
     EgressCounted: "egress_counted",
     RetentionEnforced: "retention_enforced",
@@ -701,6 +733,7 @@ impl AuditEvent {
             | Self::ClockJumped { .. }
             | Self::BudgetReached { .. }
             | Self::FindingBegan { .. }
+            | Self::UnusualBegan { .. }
             | Self::SpaceChanged { enough: false, .. }
             | Self::RecordsLost { .. } => true,
             Self::LogBegun { cause, .. } => cause.as_str() != "new",

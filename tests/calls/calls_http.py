@@ -79,6 +79,8 @@ GET /capacity
 GET /figures
 GET /figures/live
 GET /findings
+GET /unusual
+POST /unusual/{series}/{column}/normal
 GET /cameras
 GET /cameras/events
 GET /cameras/{camera}/picture
@@ -101,7 +103,7 @@ PARTS = {
     "model": "add_sub", "version": "1", "feature_view": "lab", "feature_service": "activity", "kind": "models",
     "name": "add_sub", "order": "pin", "generation": "1", "path": "0/000", "file": "icon.svg",
     "camera": "yard", "alert": "shop",
-    "key": "nobody",
+    "key": "nobody", "series": "box", "column": "nothing",
 }
 
 

@@ -163,6 +163,9 @@ pub const CALLS: &[Call] = &[
     get("/figures/series"),
     get("/figures/history"),
     get("/findings"),
+    get("/unusual"),
+    // It is not watched.
+    post("/unusual/{series}/{column}/normal", nothing).status(404).path("/unusual/box/nothing/normal"),
     get("/keys"),
     // No name.
     post("/keys", nothing).status(400),

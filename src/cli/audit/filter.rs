@@ -284,6 +284,9 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
         | AuditEvent::DriftReferenceFixed { model, .. } => model == name,
         AuditEvent::Inference { model, .. }
         | AuditEvent::InferenceMinute { model, .. }
+        | AuditEvent::UnusualBegan { model, .. }
+        | AuditEvent::UnusualEnded { model, .. }
+        | AuditEvent::UnusualCalledNormal { model, .. }
         | AuditEvent::FeaturesRead { model, .. }
         | AuditEvent::FindingBegan { model, .. }
         | AuditEvent::FindingEnded { model, .. } => model.as_ref() == Some(name),

@@ -14,13 +14,14 @@ struct TestWatch {
     watch: UnusualWatch,
     minute: u64,
     noise: u64,
+    records: Vec<AuditEvent>,
 }
 
 impl TestWatch {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let watch = UnusualWatch::open(&config(&folder));
-        Self { folder, watch, minute: 0, noise: 1 }
+        Self { folder, watch, minute: 0, noise: 1, records: Vec::new() }
     }
 
     /// A number from -1 to 1.
@@ -55,7 +56,8 @@ impl TestWatch {
         let [calls, failed, p99] = usage;
         let model = [calls, failed, 0.0, p99, p99, 0.0, 0.1, 10.0, 10.0];
         let used = vec![(SeriesName::Model("wine".into()), model)];
-        self.watch.take(BEGIN_MS + self.minute * 60_000, &EndedSlot { sample, elapsed: Duration::from_mins(1), used });
+        let slot = EndedSlot { sample, elapsed: Duration::from_mins(1), used };
+        self.records.extend(self.watch.take(BEGIN_MS + self.minute * 60_000, &slot));
     }
 
     fn minutes(&mut self, count: u64, change: impl Fn(u64, &mut BTreeMap<&'static str, f64>)) {
@@ -125,7 +127,7 @@ fn a_leak_a_disk_that_fills_a_neighbour_heat_and_failures_are_found_and_end() {
     ];
     let mut learnt = TestWatch::new();
     learnt.usual(7 * DAY + 600);
-    learnt.watch.write();
+    learnt.watch.write().unwrap();
     for (name, limit, fault) in faults {
         let mut of = TestWatch::new();
         of.watch = UnusualWatch { file: None, ..UnusualWatch::open(&config(&learnt.folder)) };
@@ -154,7 +156,7 @@ fn a_disk_that_fills_within_days_says_when() {
 fn a_restart_goes_on_and_damage_and_a_clock_that_goes_back_begin_anew() {
     let mut of = TestWatch::new();
     of.usual(2 * DAY);
-    of.watch.write();
+    of.watch.write().unwrap();
     let states = |watch: &UnusualWatch| watch.set.states().map(|state| state.state).collect::<Vec<_>>();
     let again = UnusualWatch::open(&config(&of.folder));
     assert_eq!(states(&again), states(&of.watch));
@@ -192,6 +194,68 @@ fn nothing_is_watched_where_the_owner_accepts_no_alarm() {
     let mut watch = UnusualWatch::open(&HistoryConfig { unusual_alarms_per_week: 0, ..config(&folder) });
     let slot = EndedSlot { sample: FigureSample::default(), elapsed: Duration::from_mins(1), used: Vec::new() };
     watch.take(BEGIN_MS, &slot);
-    watch.write();
+    watch.write().unwrap();
     assert!(watch.set.is_empty() && watch.findings().is_empty() && !folder.path().join(FILE).exists());
+}
+
+#[test]
+fn an_event_is_recorded_kept_through_a_restart_and_ends_when_it_is_called_normal() {
+    const NAME: &str = "model:wine p99_s";
+    let mut of = TestWatch::new();
+    assert_eq!(of.watch.call_normal(NAME), Err(CallNormalError::Unknown));
+    of.usual(7 * DAY + 600);
+    of.records.clear();
+    let before = of.watch.document();
+    assert!(before.series.iter().all(|series| series.state == "normal" && series.band.is_some()), "{before:?}");
+    assert_eq!(of.watch.call_normal(NAME), Err(CallNormalError::NothingReported));
+    let slow = |_, figures: &mut BTreeMap<&'static str, f64>| *figures.get_mut("p99_s").unwrap() *= 10.0;
+    assert!(of.until_found(NAME, 10, slow).is_some());
+    let began = |record: &AuditEvent| {
+        matches!(record, AuditEvent::UnusualBegan { model: Some(model), figure, .. }
+            if model.as_str() == "wine" && figure.as_str() == "p99_s")
+    };
+    assert_eq!(of.records.iter().filter(|record| began(record)).count(), 1, "{:?}", of.records);
+
+    // An event is written at once.
+    of.watch = UnusualWatch::open(&config(&of.folder));
+    let document = of.watch.document();
+    let event = document.events.iter().find(|event| event.series == "model:wine").unwrap();
+    assert!(event.ended.is_none() && event.text.contains("usual is"), "{event:?}");
+    let state = |of: &TestWatch| {
+        of.watch.document().series.into_iter().find(|one| one.series == "model:wine" && one.column == "p99_s")
+    };
+    assert_eq!(state(&of).unwrap().text.as_ref(), Some(&event.text));
+
+    let record = of.watch.call_normal(NAME).unwrap();
+    assert!(matches!(record, AuditEvent::UnusualCalledNormal { model: Some(_), .. }), "{record:?}");
+    assert_eq!(state(&of).unwrap().state, "normal");
+    let ended = of.watch.document().events.into_iter().find(|event| event.series == "model:wine").unwrap();
+    assert_eq!(ended.end.as_deref(), Some("called_normal"));
+
+    // Calling it normal again, after its end, is no mistake.
+    assert!(of.watch.call_normal(NAME).is_ok());
+    assert_eq!(of.watch.call_normal("model:wine disk_free_bytes"), Err(CallNormalError::Unknown));
+}
+
+#[test]
+fn a_clock_that_goes_back_ends_the_events_and_their_number_is_bounded() {
+    let mut of = TestWatch::new();
+    of.usual(7 * DAY + 600);
+    let hot = |_, figures: &mut BTreeMap<&'static str, f64>| *figures.get_mut("temperature_celsius").unwrap() += 35.0;
+    assert!(of.until_found("box temperature_celsius", 10, hot).is_some());
+    (of.minute, of.records) = (0, Vec::new());
+    of.usual(1);
+    let is_forgotten =
+        |record: &AuditEvent| matches!(record, AuditEvent::UnusualEnded { end, .. } if end.as_str() == "forgotten");
+    assert!(!of.records.is_empty() && of.records.iter().all(is_forgotten), "{:?}", of.records);
+
+    let mut events = ReportedEvents::default();
+    let last = of.watch.events.all().next().unwrap().clone();
+    for number in 0..=events::ENDED_MAX {
+        let event = ReportedEvent { began_ms: u64::try_from(number).unwrap(), ended: None, ..last.clone() };
+        let (name, kind) = (event.name.clone(), event.kind);
+        events.begin(event);
+        assert!(events.end(&name, kind, 1, UnusualEnd::Usual).is_some() && events.is_bounded());
+    }
+    assert_eq!(events.all().last().unwrap().began_ms, 1, "the oldest is forgotten");
 }

@@ -64,6 +64,7 @@ impl Section {
             | AuditEvent::QuestionAnswered { .. }
             | AuditEvent::MaintenanceRequested { .. }
             | AuditEvent::DriftReferenceFixed { .. }
+            | AuditEvent::UnusualCalledNormal { .. }
             | AuditEvent::JobAdded { .. }
             | AuditEvent::JobEnded { .. }
             | AuditEvent::JobRemoved { .. }
@@ -85,6 +86,8 @@ impl Section {
             | AuditEvent::BudgetReached { .. }
             | AuditEvent::FindingBegan { .. }
             | AuditEvent::FindingEnded { .. }
+            | AuditEvent::UnusualBegan { .. }
+            | AuditEvent::UnusualEnded { .. }
             | AuditEvent::RecordsLost { .. }
             | AuditEvent::LogBegun { .. } => Self::Incidents,
             AuditEvent::Idle
