@@ -16,15 +16,3 @@ pub const ROUTES: &[Route<Capacity>] = &[Route::get("/capacity", VIEW, || get(ca
 async fn capacity(State(capacity): State<Capacity>) -> Response {
     json(&capacity.report().await)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_rule_is_sound() {
-        for Route { rule, .. } in ROUTES {
-            assert_eq!(rule.mistake(), None, "{}", rule.path);
-        }
-    }
-}

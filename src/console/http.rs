@@ -35,10 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_is_sound_and_only_the_page_is_public() {
-        for Route { rule, .. } in ROUTES {
-            assert_eq!(rule.mistake(), None, "{}", rule.path);
-        }
+    fn only_the_page_is_public() {
         let public: Vec<_> =
             ROUTES.iter().filter(|route| route.rule.is_public()).map(|route| route.rule.path).collect();
         assert_eq!(public, ["/", "/console/{file}"]);

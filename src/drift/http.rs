@@ -142,15 +142,3 @@ async fn accept(
         Err(_) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the daemon is shutting down")),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_rule_is_sound() {
-        for Route { rule, .. } in ROUTES {
-            assert_eq!(rule.mistake(), None, "{}", rule.path);
-        }
-    }
-}
