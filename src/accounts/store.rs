@@ -160,17 +160,13 @@ fn content_of<T: DeserializeOwned>(content: &[u8]) -> Option<T> {
     stored_form::decode(&HEAD, &stored_form::framed(&HEAD, content)).ok()
 }
 
-/// Renames a file to a free name, so that it is neither read again nor overwritten.
 fn set_aside(file: &Path, reason: &str) {
-    let aside = (1_u32..1000).map(|number| file.with_extension(format!("set-aside-{number}")));
-    let free = aside.into_iter().find(|aside| !aside.exists());
-    let moved = free.map(|aside| durable::rename(file, &aside).map(|()| aside));
-    match moved {
-        Some(Ok(aside)) => {
+    match durable::set_aside(file) {
+        Ok(aside) => {
             tracing::warn!(name: "accounts.set_aside", file = %file.display(), reason, aside = %aside.display(), "a file of accounts cannot be read and is set aside");
         }
-        _ => {
-            tracing::warn!(name: "accounts.set_aside", file = %file.display(), reason, "a file of accounts can neither be read nor set aside");
+        Err(error) => {
+            tracing::warn!(name: "accounts.set_aside", file = %file.display(), reason, %error, "a file of accounts can neither be read nor set aside");
         }
     }
 }
@@ -250,7 +246,7 @@ mod tests {
             assert_eq!(store.month(month), None);
         }
         for (number, file) in (1..).zip(&files) {
-            let aside = folder.path().join(format!("accounts/2026-12.set-aside-{number}"));
+            let aside = folder.path().join(format!("accounts/2026-12.month.set-aside-{number}"));
             assert_eq!(std::fs::read(aside).unwrap(), *file);
         }
         assert_eq!(store.months(), []);

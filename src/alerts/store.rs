@@ -87,7 +87,7 @@ impl AlertStore {
 
     fn set_aside(&mut self, reason: &str) {
         let file = self.path.display();
-        match rename_aside(&self.path) {
+        match durable::set_aside(&self.path) {
             Ok(aside) => {
                 let aside = aside.display();
                 tracing::warn!(%file, reason, %aside, "the file cannot be read and is set aside: lasting alerts are sent again");
@@ -111,20 +111,6 @@ impl AlertStore {
             let file = self.path.display();
             tracing::warn!(%file, %error, "sent alerts cannot be stored: the next start may send them again");
         }
-    }
-}
-
-/// Renames the file to a free name.
-fn rename_aside(path: &Path) -> io::Result<PathBuf> {
-    let mut number = 1_u32;
-    loop {
-        let aside = path.with_extension(format!("set-aside-{number}.json"));
-        if aside.try_exists()? {
-            number += 1;
-            continue;
-        }
-        durable::rename(path, &aside)?;
-        return Ok(aside);
     }
 }
 
@@ -196,7 +182,7 @@ mod tests {
             assert_eq!(AlertStore::open(folder.path()).1, all());
         }
         for (number, text) in (1..).zip(unreadable) {
-            let aside = folder.path().join(format!("alerts.set-aside-{number}.json"));
+            let aside = folder.path().join(format!("alerts.json.set-aside-{number}"));
             assert_eq!(std::fs::read(aside).unwrap(), text);
         }
     }
@@ -208,7 +194,7 @@ mod tests {
         durable::replace(&folder.path().join(FILE), later).unwrap();
         let (mut store, _) = AlertStore::open(folder.path());
         // The file is back, and gone from where it is looked for: a rename that fails.
-        durable::rename(&folder.path().join("alerts.set-aside-1.json"), &folder.path().join("kept")).unwrap();
+        durable::rename(&folder.path().join("alerts.json.set-aside-1"), &folder.path().join("kept")).unwrap();
         store.set_aside("a reason");
         durable::rename(&folder.path().join("kept"), &folder.path().join(FILE)).unwrap();
         store.write(&all());

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
@@ -115,6 +115,21 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_folder(parent(to))
 }
 
+/// The most damaged files of one name that are kept.
+const SET_ASIDE_MAX: u32 = 9;
+
+/// Renames a damaged file to the first free of `NAME.set-aside-1` to `-9`, and returns that path. With all of them taken, it
+/// replaces the last. So it is neither read again nor overwritten, and its owner can look at it.
+pub fn set_aside(file: &Path) -> io::Result<PathBuf> {
+    let name = |number: u32| file.with_added_extension(format!("set-aside-{number}"));
+    let mut number = 1;
+    while number < SET_ASIDE_MAX && name(number).try_exists()? {
+        number += 1;
+    }
+    rename(file, &name(number))?;
+    Ok(name(number))
+}
+
 /// Exchanges two folders or files of one folder, so that each name has one of them at any time. A file system that cannot
 /// do this, such as ZFS before 2.2, answers `InvalidInput`.
 pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
@@ -173,6 +188,20 @@ fn parent(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damaged_files_are_set_aside_each_under_a_name_of_its_own_and_the_last_of_many_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.json");
+        for number in 1..=11_u8 {
+            replace(&file, &[number]).unwrap();
+            let aside = set_aside(&file).unwrap();
+            assert_eq!(std::fs::read(&aside).unwrap(), [number]);
+            assert!(!file.exists() && aside.ends_with(format!("a.json.set-aside-{}", number.min(9))));
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 9);
+        assert!(set_aside(&file).is_err());
+    }
 
     #[test]
     fn a_replaced_file_holds_the_new_content_and_leaves_nothing_else() {

@@ -13,9 +13,6 @@ use crate::watch::WatchState;
 /// The most versions that are watched; the one that was not called for the longest time makes room.
 pub const VERSIONS_MAX: usize = 64;
 
-/// The ending of a file that was set aside.
-const DAMAGED: &str = "damaged";
-
 /// A version of a model.
 pub type WatchedVersion = (ModelName, ModelVersion);
 
@@ -44,7 +41,7 @@ impl DriftStore {
                 %error,
                 "the reference of a model cannot be read; it is set aside, and learnt anew"
             );
-            let _ = durable::rename(path, &path.with_added_extension(DAMAGED));
+            let _ = durable::set_aside(path);
         })
     }
 
@@ -111,7 +108,7 @@ mod tests {
         #[expect(clippy::disallowed_methods, reason = "damage on purpose")]
         std::fs::write(&damaged, b"LDR1 and nothing else").unwrap();
         assert_eq!(store.read(), [(version("m"), state)]);
-        assert!(!damaged.exists() && folder.path().join("drift/n@1.damaged").exists());
+        assert!(!damaged.exists() && folder.path().join("drift/n@1.set-aside-1").exists());
         store.remove(&version("m"));
         assert!(store.read().is_empty());
     }

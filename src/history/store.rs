@@ -116,10 +116,8 @@ impl HistoryStore {
         Ok(())
     }
 
-    /// Renames a file that is no history. It replaces one that was set aside before under the same name.
     fn set_aside(&mut self, path: &Path) -> io::Result<()> {
-        let aside = path.with_extension("set-aside");
-        durable::rename(path, &aside)?;
+        let aside = durable::set_aside(path)?;
         self.status.set_aside += 1;
         tracing::warn!(aside = %aside.display(), "a file of the history cannot be read and is set aside");
         Ok(())
@@ -570,7 +568,7 @@ mod tests {
         std::fs::write(&path, b"ledge-hist").unwrap();
         let mut store = reopened(&folder);
         assert_eq!((store.status().set_aside, store.series().count()), (1, 0));
-        assert!(path.with_extension("set-aside").exists());
+        assert!(path.with_added_extension("set-aside-1").exists());
 
         // A folder in the place of the file cannot be written, also by root.
         std::fs::create_dir(store.path(&caller(2))).unwrap();

@@ -149,7 +149,7 @@ impl UnusualWatch {
             Err(error) => {
                 let path = file.display();
                 tracing::warn!(name: "unusual.damaged", %path, %error, "what is usual of the figures cannot be read; it is set aside, and learnt anew");
-                let _ = durable::rename(&file, &file.with_added_extension("damaged"));
+                let _ = durable::set_aside(&file);
             }
         }
     }

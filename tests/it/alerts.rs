@@ -165,7 +165,7 @@ fn a_file_of_a_later_version_is_set_aside_whole() {
     let daemon = root.start();
     assert_eq!(hook.next().news(), format!("model {BROKEN} firing"));
     wait_until_kept(&daemon);
-    assert_eq!(std::fs::read(state.join("alerts.set-aside-1.json")).unwrap(), later);
+    assert_eq!(std::fs::read(state.join("alerts.json.set-aside-1")).unwrap(), later);
 }
 
 #[test]

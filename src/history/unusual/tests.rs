@@ -171,7 +171,7 @@ fn a_restart_goes_on_and_damage_and_a_clock_that_goes_back_begin_anew() {
     *content.last_mut().unwrap() ^= 1;
     durable::replace(&file, &content).unwrap();
     assert!(UnusualWatch::open(&config(&of.folder)).set.is_empty());
-    assert!(!file.exists() && of.folder.path().join("unusual.state.damaged").exists());
+    assert!(!file.exists() && of.folder.path().join("unusual.state.set-aside-1").exists());
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl TrustedMetadataStore {
             Err(TrustedFileError::Damaged(reason)) => {
                 // Also where the marker is missing as well: the next start has to see that something was here.
                 durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
-                let aside = set_aside(&file).map_err(failed)?;
+                let aside = durable::set_aside(&file).map_err(failed)?;
                 (BTreeMap::new(), Some(format!("{}: {reason}; it was renamed to {}", file.display(), aside.display())))
             }
         };
@@ -115,7 +115,7 @@ impl TrustedMetadataStore {
         let (file, marker) = (folder.join(TRUSTED_FILE), folder.join(MARKER_FILE));
         let forgotten = (|| {
             if file.try_exists()? {
-                set_aside(&file)?;
+                durable::set_aside(&file)?;
             }
             match std::fs::remove_file(&marker) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -276,20 +276,6 @@ enum TrustedFileError {
 impl From<io::Error> for TrustedFileError {
     fn from(error: io::Error) -> Self {
         Self::Unreadable(error)
-    }
-}
-
-/// Renames a file to a free name.
-fn set_aside(file: &Path) -> io::Result<PathBuf> {
-    let mut number = 1_u32;
-    loop {
-        let aside = file.with_extension(format!("set-aside-{number}.json"));
-        if aside.try_exists()? {
-            number += 1;
-            continue;
-        }
-        durable::rename(file, &aside)?;
-        return Ok(aside);
     }
 }
 

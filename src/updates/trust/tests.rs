@@ -224,7 +224,7 @@ async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
     let mut device = device.again();
     assert_eq!(device.audited(), []);
     device.refresh(&platform).await.unwrap();
-    let aside = device.folder.path().join("tuf/trusted.set-aside-1.json");
+    let aside = device.folder.path().join("tuf/trusted.json.set-aside-1");
     assert_eq!(std::fs::read(aside).unwrap(), content);
 }
 

@@ -104,7 +104,7 @@ fn damaged_files_are_set_aside_each_under_a_name_of_its_own() {
         let garbage = format!("garbage {number}");
         durable::replace(&folder.path().join("tuf/trusted.json"), garbage.as_bytes()).unwrap();
         assert!(opened(folder.path()).1.is_some());
-        let aside = folder.path().join(format!("tuf/trusted.set-aside-{number}.json"));
+        let aside = folder.path().join(format!("tuf/trusted.json.set-aside-{number}"));
         assert_eq!(std::fs::read_to_string(aside).unwrap(), garbage);
         TrustedMetadataStore::reset(folder.path()).unwrap();
     }
