@@ -42,6 +42,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("try.js", JAVASCRIPT, include_str!("page/try.js")),
     ("report.js", JAVASCRIPT, include_str!("page/report.js")),
+    ("unusual.js", JAVASCRIPT, include_str!("page/unusual.js")),
     ("updates.js", JAVASCRIPT, include_str!("page/updates.js")),
     ("verify.js", JAVASCRIPT, include_str!("page/verify.js")),
     ("zones.js", JAVASCRIPT, include_str!("page/zones.js")),

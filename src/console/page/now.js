@@ -6,6 +6,7 @@ import { ask, may } from './key.js';
 import { refreshed, replace, say } from './parts.js';
 import { plot } from './plot.js';
 import { cell, figure, list, row, title } from './table.js';
+import * as unusual from './unusual.js';
 
 // The first two are kept current by each sample; the others are read from the history.
 const PERIODS = {
@@ -68,7 +69,8 @@ export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
     findings, trouble,
-    cards, capacity);
+    cards, unusual.place, capacity);
+  unusual.build(draw);
   // A hidden page asks for nothing.
   document.addEventListener('visibilitychange', () => { if (!document.hidden) followed.reload(); });
 }
@@ -79,6 +81,7 @@ export function show() {
   looked.show();
   remembered.show();
   measured.show();
+  unusual.show();
 }
 
 export function hide() {
@@ -86,11 +89,13 @@ export function hide() {
   looked.hide();
   remembered.hide();
   measured.hide();
+  unusual.hide();
 }
 
 /** The caller is another one. */
 export function changed() {
   hide();
+  unusual.changed();
   figures = null;
   long = {};
   trouble.replaceChildren();
@@ -149,7 +154,7 @@ function draw() {
   const length = ring ? ring.columns.queue.length : 0;
   const data = length ? { columns: ring.columns, interval: ring.interval_s, end: Date.parse(ring.end), length,
     rows: Math.min(PERIODS[period].rows, Math.max(length, ROWS_SHOWN_MIN)), period: PERIODS[period].words } : null;
-  for (const one of drawn) one.update(data);
+  drawn.forEach((one, index) => one.update(data, unusual.marks(PLOTS[index].series.map(({ column }) => column))));
   const last = drawn.at(-1);
   const isWarm = length && ring.columns.temperature_celsius.some((value) => value !== null);
   // Most virtual machines have no sensor.

@@ -62,6 +62,7 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
     h('div', { class: 'card-head' }, h('h3', null, title), moment), legend, drawing);
 
   let data = null;
+  let marks = { bands: [], spans: [] };
   let pointed = null;
 
   function width() {
@@ -122,6 +123,7 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
       parts.push(svg('text', { class: 'label', x: LEFT - 6, y: y + 3.5, 'text-anchor': 'end' }, format(tick)));
     }
     if (data?.length) {
+      parts.push(...events(), ...bands(yOf));
       parts.push(...timeLabels());
       // The most important line comes last, above the others.
       for (const one of series.toReversed()) parts.push(...lines(one, yOf));
@@ -150,6 +152,25 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
         isLong() && mark.getHours() === 0 ? day(mark) : clock(mark)));
     }
     return parts;
+  }
+
+  /** The times in which a figure was unusual. */
+  function events() {
+    const indexOf = (time) => data.length - 1 - (data.end - time) / 1000 / data.interval;
+    const [left, right] = [LEFT, width() - RIGHT];
+    return marks.spans.map(({ begin, end }) => [Math.max(xOf(indexOf(begin)), left), Math.min(end === Infinity ? right : xOf(indexOf(end)), right)])
+      .filter(([from, to]) => to >= from && from <= right)
+      .map(([from, to]) => svg('rect', { class: 'event', x: from, width: Math.max(to - from, 2), y: TOP, height: HEIGHT - TOP - BOTTOM }));
+  }
+
+  /** The values that are usual now, at the right edge: those of other hours differ. */
+  function bands(yOf) {
+    const clamp = (y) => Math.min(Math.max(y, TOP), HEIGHT - BOTTOM);
+    return marks.bands.map(({ column: name, low, high }) => {
+      const [top, bottom] = [clamp(yOf(Math.max(high, 0))), clamp(yOf(Math.max(low, 0)))];
+      const line = series.find((one) => one.column === name).line;
+      return svg('rect', { class: `usual ${line}`, x: width() - RIGHT + 2, width: 5, y: top, height: Math.max(bottom - top, 1) });
+    });
   }
 
   function lines(one, yOf) {
@@ -202,9 +223,10 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
 
   return {
     element,
-    /** Draws figures: columns, the interval in seconds, the time of the last in ms, the rows of a full period. */
-    update(next) {
+    /** Draws figures: columns, the interval in seconds, the time of the last in ms, the rows of a full period; and marks. */
+    update(next, { bands: nextBands, spans }) {
       data = next;
+      marks = { bands: nextBands, spans };
       if (pointed !== null && pointed >= (data?.length ?? 0)) pointed = null;
       draw();
     },
