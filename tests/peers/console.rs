@@ -30,6 +30,8 @@ fn a_first_look_without_a_key_shows_figures_findings_and_models() {
     // The first live sample draws the first lines.
     browser.wait_for("document.querySelectorAll('.plot polyline, .plot circle').length > 3");
     assert_eq!(browser.text("#now .live"), "live");
+    let now = "document.querySelector('#now').textContent";
+    browser.wait_for(&format!("{now}.includes('What was unusual') && {now}.includes('Room for more work')"));
 
     browser.click("#to-models");
     browser.wait_for("document.querySelectorAll('table.list tbody tr').length === 2");
@@ -38,6 +40,41 @@ fn a_first_look_without_a_key_shows_figures_findings_and_models() {
     let is_disabled = "[...document.querySelectorAll('.actions button')].every((button) => button.disabled)";
     assert_eq!(browser.value(is_disabled), json!(true), "this machine may not load models");
     assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Learning takes a week, so the answer about unusual figures is replaced in the browser.
+#[test]
+fn an_unusual_figure_is_marked_in_its_plot_and_called_normal_by_one_button() {
+    let daemon = TestRoot::new().models(&["add_sub"]).start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/", daemon.address));
+    browser.wait_for("document.querySelectorAll('.plot polyline, .plot circle').length > 3");
+    browser.run(
+        "const real = window.fetch; window.posted = [];
+         const began = new Date(Date.now() - 60000).toISOString();
+         const series = { series: 'box', column: 'cores_busy', state: 'unusual', needed_minutes: 0, band: { low: 0.1, high: 0.6 }, text: 'x' };
+         const event = { series: 'box', column: 'cores_busy', kind: 'level_shift', direction: 'up', began, ended: null, end: null,
+           value: 2, band: { low: 0.1, high: 0.6 }, text: '<b>more than usual</b>' };
+         window.fetch = (path, options) => {
+           if (path.startsWith('/unusual/')) { window.posted.push(`${options.method} ${path}`); return Promise.resolve(new Response('', { status: 200 })); }
+           if (path !== '/unusual') return real(path, options);
+           return Promise.resolve(new Response(JSON.stringify({ alarms_per_week: 1, series: [series], events: [event] }),
+             { headers: { 'content-type': 'application/json' } }));
+         };",
+    );
+    // A section that is shown again asks again.
+    browser.click("#to-models");
+    browser.wait_for("!document.querySelector('#models').hidden");
+    browser.click("#to-now");
+    browser.wait_for("document.querySelectorAll('.plot .event').length === 1");
+    assert_eq!(browser.value("document.querySelectorAll('.plot .usual').length"), json!(1));
+    let now = browser.text("#now");
+    assert!(now.contains("<b>more than usual</b>") && now.contains("goes on"), "{now}");
+    browser.run(
+        "[...document.querySelectorAll('#now button')].find((one) => one.textContent === 'This was normal').click()",
+    );
+    browser.wait_for("window.posted.length === 1");
+    assert_eq!(browser.value("window.posted[0]"), json!("POST /unusual/box/cores_busy/normal"));
 }
 
 #[test]
