@@ -107,15 +107,15 @@ impl Role {
             Self::Viewer => {
                 "see models, their index, configuration and statistics, `/metrics`, what is declared of features, \
                  the state of features, updates, alerts, inboxes and the audit log, what left the box, the catalogue, the figures, \
-                 their history and the findings of the console, drift of models, accounts, objectives, and what \
-                 cameras count"
+                 their history, what is unusual in them, how much more work the box can take, the findings of the \
+                 console, drift of models, accounts, objectives, and what cameras count"
             }
             Self::Infer => "ask models, see those models, read features",
             Self::FeatureWriter => "push features, read them, see what is declared",
             Self::Operator => {
                 "what a viewer may; load and unload models, add models of the catalogue; check for, pin, roll back \
-                 and cancel updates; accept drift; compact and snapshot the feature store; try alerts; add, \
-                 fetch and remove jobs"
+                 and cancel updates; accept drift; call unusual figures normal; compact and snapshot the feature store; \
+                 try alerts; add, fetch and remove jobs"
             }
             Self::Admin => {
                 "everything: also upload and remove models, back up, restore and erase features, reset what is \
