@@ -44,13 +44,16 @@ pub struct Store {
     pub reserve_bytes: u64,
 }
 
+/// The objective of a model.
+type ModelObjective = dyn Fn(&ModelName) -> Option<Duration> + Send + Sync;
+
 /// The parts whose counters are read.
 #[derive(Clone)]
 pub struct CapacitySources {
     pub serving: Serving,
     pub cameras: Arc<dyn Fn() -> Vec<CameraReading> + Send + Sync>,
     /// The time within which 99 of 100 calls of a model must be answered, where its owner has set one.
-    pub objective: Arc<dyn Fn(&ModelName) -> Option<Duration> + Send + Sync>,
+    pub objective: Arc<ModelObjective>,
     pub stores: Vec<Store>,
     /// `http.max_memory_bytes`, as far as calls may use it.
     pub request_memory_bytes: usize,

@@ -243,8 +243,8 @@ fn model<'f>(
     let rest = costs::fit(&history.equations(&names, |of| of.service_s - of.runs_s()), &priors);
     let control = costs::fit(&history.equations(&names, |of| of.control_s), &priors);
 
-    let others = (recent.counts.others_s() / recent.seconds).clamp(0.0, facts.cores);
-    let left = |cores: f64| (cores - others.min(cores * 0.95)).max(0.05);
+    let taken_cores = (recent.counts.others_s() / recent.seconds).clamp(0.0, facts.cores);
+    let left = |cores: f64| (cores - taken_cores.min(cores * 0.95)).max(0.05);
     let supply = Supply {
         cores: left(facts.cores),
         model_cores: left(facts.model_cores),
