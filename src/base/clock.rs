@@ -1,7 +1,7 @@
 //! The only place that reads the wall clock, and the earliest possible time when the clock is wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::sys;
 
@@ -92,6 +92,34 @@ impl ClockSettling {
     fn is_over_at(&self, now_us: i64, uptime: Duration) -> bool {
         uptime >= SETTLING_TIME_MAX
             || offset_us(now_us, uptime).saturating_sub(self.offset_us).saturating_abs() > SET_BY_US
+    }
+}
+
+/// The largest distance of the wall clock from the running time of a clock that was not set.
+pub const STEADY_TOLERANCE: Duration = Duration::from_mins(1);
+
+/// Compares the wall clock with the running time: data must not be removed by its age when the clock was just set.
+#[derive(Debug)]
+pub struct ClockComparison {
+    since: Instant,
+    since_ms: u64,
+}
+
+impl ClockComparison {
+    /// Begins at `now`, when the wall clock shows `now_ms` since the Unix epoch.
+    pub fn new(now: Instant, now_ms: u64) -> Self {
+        Self { since: now, since_ms: now_ms }
+    }
+
+    /// The time since the begin; `None` where the clock was set meanwhile, and the comparison begins again.
+    pub fn steady_for(&mut self, now: Instant, now_ms: u64) -> Option<Duration> {
+        let elapsed = now.saturating_duration_since(self.since);
+        let shown = Duration::from_millis(now_ms.saturating_sub(self.since_ms));
+        if shown.abs_diff(elapsed) > STEADY_TOLERANCE {
+            *self = Self::new(now, now_ms);
+            return None;
+        }
+        Some(elapsed)
     }
 }
 
@@ -254,6 +282,19 @@ fn days(date: jiff::civil::Date) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_is_steady_again_from_then_on() {
+        let (start, hour) = (Instant::now(), Duration::from_hours(1));
+        let mut clock = ClockComparison::new(start, 1_000_000);
+        assert_eq!(clock.steady_for(start + hour / 2, 1_000_000 + 1_800_000), Some(hour / 2));
+        assert_eq!(clock.steady_for(start + hour, 1_000_000 + 3_600_000), Some(hour));
+        let ahead = 365 * 86_400_000;
+        assert_eq!(clock.steady_for(start + 2 * hour, ahead), None);
+        assert_eq!(clock.steady_for(start + 2 * hour + hour / 2, ahead + 1_800_000), Some(hour / 2));
+        assert_eq!(clock.steady_for(start + 3 * hour, ahead + 3_600_000), Some(hour));
+        assert_eq!(clock.steady_for(start + 4 * hour, 1_000_000), None, "and back");
+    }
 
     #[test]
     fn a_moment_is_told_in_utc() {

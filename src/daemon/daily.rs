@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ledge_base::clock;
+use ledge_base::clock::{self, ClockComparison, STEADY_TOLERANCE};
 use ledge_egress::EgressCountsKeeper;
 use ledge_features::FeatureStore;
 use ledge_history::History;
@@ -19,9 +19,6 @@ use crate::config::Config;
 const LOOK_INTERVAL: Duration = Duration::from_hours(1);
 
 const DAY_MS: u64 = 86_400_000;
-
-/// The largest distance of the wall clock from the running time since the last look, for data to be removed by its age.
-const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Records and removes once a day.
 pub struct DailyTask {
@@ -39,8 +36,8 @@ struct DailyState {
     enforced_day: Option<u64>,
     /// Rows of the feature store that had expired at the last pass.
     purged: u64,
-    looked: Instant,
-    looked_ms: u64,
+    /// Since the last look.
+    clock: ClockComparison,
 }
 
 impl DailyTask {
@@ -61,8 +58,7 @@ impl DailyTask {
             counted_day: None,
             enforced_day: None,
             purged: 0,
-            looked: Instant::now(),
-            looked_ms: clock::unix_millis(),
+            clock: ClockComparison::new(Instant::now(), clock::unix_millis()),
         };
         loop {
             let now_ms = clock::unix_millis();
@@ -84,10 +80,9 @@ impl DailyTask {
         }
 
         // A clock that jumped since the last look, and the one that a start finds, are not trusted with a removal.
-        let elapsed_ms = u64::try_from(state.looked.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let is_steady = elapsed_ms >= CLOCK_TOLERANCE_MS
-            && now_ms.saturating_sub(state.looked_ms).abs_diff(elapsed_ms) <= CLOCK_TOLERANCE_MS;
-        (state.looked, state.looked_ms) = (Instant::now(), now_ms);
+        let now = Instant::now();
+        let is_steady = state.clock.steady_for(now, now_ms).is_some_and(|time| time >= STEADY_TOLERANCE);
+        state.clock = ClockComparison::new(now, now_ms);
         if is_steady && clock::FLOOR.is_plausible(now_ms) && state.enforced_day != Some(today) {
             state.enforced_day = Some(today);
             self.enforce(state, now_ms).await;

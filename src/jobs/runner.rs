@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use ledge_base::clock;
+use ledge_base::clock::{self, ClockComparison};
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
@@ -35,8 +35,8 @@ const AT_A_TIME_MAX: usize = 4;
 /// The times that a file is read at which a model's process ends: then it counts as the cause.
 const CRASHES_MAX: u32 = 3;
 
-/// The largest distance of the wall clock from the running time.
-const CLOCK_TOLERANCE_MS: u64 = 60_000;
+/// Results end by their age only when the clock was not set for so long.
+const STEADY_TIME: Duration = Duration::from_hours(1);
 
 /// The pause before the next look at the callers that wait.
 const CALLERS_PAUSE: Duration = Duration::from_millis(200);
@@ -77,36 +77,13 @@ struct JobCalls<'a> {
     account: MemoryAccount,
 }
 
-/// A look at the wall clock: one that jumps ahead must not end results by the way.
-#[derive(Debug)]
-struct SteadyHour {
-    since: Instant,
-    since_ms: u64,
-}
-
-impl SteadyHour {
-    fn new(now: Instant, now_ms: u64) -> Self {
-        Self { since: now, since_ms: now_ms }
-    }
-
-    /// True if the wall clock went on as time did, for an hour at least. `now_ms` is its time since the Unix epoch.
-    fn is_steady(&mut self, now: Instant, now_ms: u64) -> bool {
-        let elapsed = now.saturating_duration_since(self.since);
-        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        if now_ms.saturating_sub(self.since_ms).abs_diff(elapsed_ms) > CLOCK_TOLERANCE_MS {
-            *self = Self::new(now, now_ms);
-            return false;
-        }
-        elapsed >= Duration::from_hours(1)
-    }
-}
-
 impl JobRunner {
     /// Runs jobs for ever. Without a job to run it sleeps until one is added, or a window may open.
     pub async fn run(&self) {
-        let mut clock = SteadyHour::new(Instant::now(), clock::FLOOR.now_millis());
+        let mut clock = ClockComparison::new(Instant::now(), clock::FLOOR.now_millis());
         loop {
-            if clock.is_steady(Instant::now(), clock::FLOOR.now_millis()) {
+            let steady = clock.steady_for(Instant::now(), clock::FLOOR.now_millis());
+            if steady.is_some_and(|time| time >= STEADY_TIME) {
                 self.queue.expire().await;
             }
             match self.queue.next(Instant::now()) {
@@ -370,23 +347,5 @@ impl JobCalls<'_> {
     async fn call_part(&self, rows: &RowsText) -> Result<Result<InferResponse, String>, JobStop> {
         let _memory = self.account.take(rows.json().len()).map_err(|error| JobStop::Later(error.to_string()))?;
         self.call(|_| Ok(CallContent::Rows(rows.clone()))).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_jumps_is_steady_again_after_an_hour() {
-        let (start, hour) = (Instant::now(), Duration::from_hours(1));
-        let mut clock = SteadyHour::new(start, 1_000_000);
-        assert!(!clock.is_steady(start + hour / 2, 1_000_000 + 1_800_000));
-        assert!(clock.is_steady(start + hour, 1_000_000 + 3_600_000));
-        let ahead = 365 * 86_400_000;
-        assert!(!clock.is_steady(start + 2 * hour, ahead));
-        assert!(!clock.is_steady(start + 2 * hour + hour / 2, ahead + 1_800_000));
-        assert!(clock.is_steady(start + 3 * hour, ahead + 3_600_000));
-        assert!(!clock.is_steady(start + 4 * hour, 1_000_000), "and back");
     }
 }
