@@ -5,6 +5,7 @@ use ledge_part::section::DoctorContext;
 use serde_json::Value;
 
 use crate::config::{BudgetsConfig, ObjectivesConfig};
+use crate::objective::finding_name;
 
 fn text<'a>(of: &'a Value, key: &str) -> &'a str {
     of.get(key).and_then(Value::as_str).unwrap_or_default()
@@ -47,7 +48,7 @@ pub fn objectives(config: &ObjectivesConfig, context: &DoctorContext<'_>) -> Vec
 }
 
 fn objective(of: &Value) -> Finding {
-    let name = format!("objective {} {}", text(of, "name"), text(of, "kind"));
+    let name = finding_name(text(of, "name"), text(of, "kind"));
     let left = format!("{:.0} % of the error budget is left", number(of, "budget_left") * 100.0);
     let Some(alert) = of.get("alert").filter(|alert| alert.is_object()) else { return Finding::ok(&name, left) };
     let (factor, windows) = (number(alert, "factor"), text(alert, "windows"));

@@ -114,6 +114,11 @@ pub struct StoredIndicator {
     hours: StoredRing,
 }
 
+/// The name of the finding about one quantity of an objective.
+pub fn finding_name(objective: &str, kind: &str) -> String {
+    format!("objective {objective} {kind}")
+}
+
 impl Indicator {
     /// The indicators of an objective.
     pub fn of(config: &ObjectiveConfig) -> Vec<Self> {
@@ -152,7 +157,7 @@ impl Indicator {
 
     /// The name of its finding.
     pub fn finding(&self) -> String {
-        format!("objective {} {}", self.config.name, self.kind.as_str())
+        finding_name(self.config.name.as_str(), self.kind.as_str())
     }
 
     /// Keeps the ages of the counts when the clock is set.

@@ -89,14 +89,12 @@ impl AccountStore {
     /// Reads a month, also one that a running daemon writes. Changes nothing.
     pub fn view(state: &Path, month: Month) -> io::Result<Option<MonthLedger>> {
         let file = state.join(Self::file_of(month));
-        let unreadable = |reason: UnreadableAccounts| io::Error::other(format!("{}: {reason}", file.display()));
-        match std::fs::metadata(&file) {
-            Ok(facts) if facts.len() > FILE_BYTES_MAX => return Err(unreadable(UnreadableAccounts::TooLarge)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            _ => {}
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        let ledger: Option<MonthLedger> = content(&file).map_err(|error| named(error.into()))?;
+        match ledger {
+            Some(ledger) if !ledger.is_bounded() => Err(named(io::Error::other(UnreadableAccounts::Damaged))),
+            ledger => Ok(ledger),
         }
-        let ledger: MonthLedger = decode(&std::fs::read(&file)?).map_err(unreadable)?;
-        if ledger.is_bounded() { Ok(Some(ledger)) } else { Err(unreadable(UnreadableAccounts::Damaged)) }
     }
 
     /// The file of a month, in the state folder.
@@ -124,18 +122,46 @@ impl AccountStore {
     }
 }
 
+/// A file that cannot be read.
+enum AccountFileError {
+    Io(io::Error),
+    Unreadable(UnreadableAccounts),
+}
+
+impl From<AccountFileError> for io::Error {
+    fn from(error: AccountFileError) -> Self {
+        match error {
+            AccountFileError::Io(error) => error,
+            AccountFileError::Unreadable(reason) => Self::other(reason),
+        }
+    }
+}
+
+/// Reads a file; `None` without one. A file that cannot be read is set aside, and counts as missing.
 fn read<T: DeserializeOwned>(file: &Path) -> Option<T> {
+    match content(file) {
+        Ok(content) => content,
+        Err(AccountFileError::Unreadable(reason)) => {
+            set_aside(file, &reason.to_string());
+            None
+        }
+        Err(AccountFileError::Io(error)) => {
+            tracing::warn!(file = %file.display(), %error, "a file of accounts cannot be read");
+            None
+        }
+    }
+}
+
+/// The content of a file; `None` without one. Changes nothing.
+fn content<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, AccountFileError> {
     let read = std::fs::metadata(file)
         .and_then(|facts| if facts.len() > FILE_BYTES_MAX { Ok(None) } else { std::fs::read(file).map(Some) });
-    let content = match read {
-        Ok(bytes) => bytes.map_or(Err(UnreadableAccounts::TooLarge), |bytes| decode(&bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "a file of accounts cannot be read");
-            return None;
-        }
-    };
-    content.inspect_err(|reason| set_aside(file, &reason.to_string())).ok()
+    match read {
+        Ok(Some(bytes)) => decode(&bytes).map(Some).map_err(AccountFileError::Unreadable),
+        Ok(None) => Err(AccountFileError::Unreadable(UnreadableAccounts::TooLarge)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(AccountFileError::Io(error)),
+    }
 }
 
 /// The content of a file.
