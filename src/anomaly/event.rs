@@ -47,6 +47,16 @@ pub enum Direction {
     Neither,
 }
 
+impl Direction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Neither => "neither",
+        }
+    }
+}
+
 /// An unusual state, from its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +81,7 @@ pub enum SeriesState {
 }
 
 /// The values that are usual for one sample.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Band {
     pub low: f64,
     pub high: f64,

@@ -26,7 +26,7 @@ use crate::config::HistoryConfig;
 use crate::readings::{BOX_COLUMNS, FigureSample};
 use crate::recorder::EndedSlot;
 use crate::series::{SeriesName, USAGE_COLUMNS};
-use events::{ReportedEvent, ReportedEvents, UnusualEnd, band_pair, recorded_name};
+use events::{ReportedEvent, ReportedEvents, UnusualEnd, recorded_name};
 
 const FILE: &str = "unusual.state";
 const MAGIC: &[u8; 4] = b"LUN2";
@@ -263,7 +263,6 @@ impl UnusualWatch {
             }
         };
         tracing::warn!(name: "unusual.began", series = name, "{text}");
-        let band = band.map(band_pair);
         let reported = ReportedEvent { name, kind, direction, began_ms, ended: None, value, band, text };
         let record = reported.began();
         self.events.begin(reported);

@@ -55,7 +55,7 @@ pub struct ReportedEvent {
     pub ended: Option<(u64, UnusualEnd)>,
     /// The value with which it began, and the values that were usual then.
     pub value: Option<f64>,
-    pub band: Option<(f64, f64)>,
+    pub band: Option<Band>,
     /// The words in which it was reported.
     pub text: String,
 }
@@ -69,7 +69,7 @@ impl ReportedEvent {
     /// The record of its begin. `None` for a series that no version watches.
     pub fn began(&self) -> Option<AuditEvent> {
         let (model, figure) = recorded_name(&self.name)?;
-        let direction = direction_word(self.direction).into();
+        let direction = self.direction.as_str().into();
         Some(AuditEvent::UnusualBegan { model, figure, kind: self.kind_word().into(), direction })
     }
 
@@ -79,18 +79,6 @@ impl ReportedEvent {
         let end = self.ended?.1.as_str().into();
         Some(AuditEvent::UnusualEnded { model, figure, kind: self.kind_word().into(), end })
     }
-}
-
-pub fn direction_word(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Up => "up",
-        Direction::Down => "down",
-        Direction::Neither => "neither",
-    }
-}
-
-pub fn band_pair(band: Band) -> (f64, f64) {
-    (band.low, band.high)
 }
 
 /// The model and the column of a series, as records name them.

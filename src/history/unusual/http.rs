@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use ledge_anomaly::{SeriesDetector, SeriesState};
+use ledge_anomaly::{Band, SeriesDetector, SeriesState};
 use ledge_base::clock;
 use ledge_base::principal::Principal;
 use ledge_part::api_error::ApiError;
@@ -13,7 +13,7 @@ use ledge_part::route::PathParts;
 use ledge_service::off_thread::blocking;
 use serde::{Deserialize, Serialize};
 
-use super::events::{ReportedEvent, band_pair, direction_word};
+use super::events::ReportedEvent;
 use super::{CallNormalError, LEARNING_SAMPLES, UnusualWatch};
 use crate::part::HistoryHttpState;
 
@@ -37,15 +37,8 @@ pub struct SeriesDocument {
     /// The minutes that are still to be learnt before events are reported.
     pub needed_minutes: u32,
     /// The values that are usual in the next minute. None in the first half day.
-    pub band: Option<BandDocument>,
+    pub band: Option<Band>,
     pub text: Option<String>,
-}
-
-/// The values that are usual.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct BandDocument {
-    pub low: f64,
-    pub high: f64,
 }
 
 /// An event.
@@ -63,14 +56,8 @@ pub struct EventDocument {
     pub end: Option<String>,
     /// The value with which it began, and the values that were usual then.
     pub value: Option<f64>,
-    pub band: Option<BandDocument>,
+    pub band: Option<Band>,
     pub text: String,
-}
-
-impl From<(f64, f64)> for BandDocument {
-    fn from((low, high): (f64, f64)) -> Self {
-        Self { low, high }
-    }
 }
 
 impl EventDocument {
@@ -80,12 +67,12 @@ impl EventDocument {
             series: series.to_owned(),
             column: column.to_owned(),
             kind: event.kind_word().to_owned(),
-            direction: direction_word(event.direction).to_owned(),
+            direction: event.direction.as_str().to_owned(),
             began: clock::rfc3339(event.began_ms),
             ended: event.ended.map(|(at_ms, _)| clock::rfc3339(at_ms)),
             end: event.ended.map(|(_, end)| end.as_str().to_owned()),
             value: event.value,
-            band: event.band.map(BandDocument::from),
+            band: event.band,
             text: event.text.clone(),
         }
     }
@@ -110,7 +97,7 @@ impl UnusualWatch {
                 column: column.to_owned(),
                 state: word.to_owned(),
                 needed_minutes: needed,
-                band: detector.and_then(SeriesDetector::next_band).map(|band| band_pair(band).into()),
+                band: detector.and_then(SeriesDetector::next_band),
                 text,
             }
         };
