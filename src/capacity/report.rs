@@ -34,7 +34,7 @@ pub struct CapacityReport {
     pub first: Option<Resource>,
     pub resources: Vec<ResourceReport>,
     pub work: Vec<WorkReport>,
-    /// The same for people, a line each.
+    /// The same for people: a line for each of `work`, in its order, and then those about all of it.
     pub words: Vec<String>,
 }
 

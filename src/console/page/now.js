@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { bytes, clock, failure, h, number, time, withCommands } from './dom.js';
 import { ask, may } from './key.js';
-import { refreshed, replace, say } from './parts.js';
+import { refreshed, replace, say, sayUnlessRefused } from './parts.js';
 import { plot } from './plot.js';
 import { cell, figure, list, row, title } from './table.js';
 import * as unusual from './unusual.js';
@@ -175,9 +175,7 @@ async function loadHistory(signal) {
     long[of] = { interval_s: interval, end: new Date(end).toISOString(), columns };
     draw();
   } catch (error) {
-    // The parts that the page keeps current need the same permission, and say so.
-    const isSaid = error.status === 401 || error.status === 403;
-    if (!signal.aborted) say(trouble, !isSaid && failure(error, () => ask()));
+    if (!signal.aborted) sayUnlessRefused(trouble, error);
   }
 }
 
@@ -188,11 +186,10 @@ async function loadCapacity(signal) {
     const known = work.filter(({ headroom }) => headroom !== null);
     replace(capacity, h('h2', null, 'Room for more work'),
       known.length ? list('Work and its headroom', ['Work', 'Now', 'Room for', 'Then it ends by'], known.map(capacityRow), { figures: ['Now', 'Room for'] }) : '',
-      // Sentences about single kinds of work are in the table.
-      words.filter((line) => !line.startsWith('Room for ') && !line.includes(': not known')).map((line) => h('p', { class: 'detail' }, line)));
+      // The first sentences, one for each kind of work, are in the table.
+      words.slice(work.length).map((line) => h('p', { class: 'detail' }, line)));
   } catch (error) {
-    const isSaid = error.status === 401 || error.status === 403;
-    if (!signal.aborted) say(capacity, !isSaid && failure(error, () => ask()));
+    if (!signal.aborted) sayUnlessRefused(capacity, error);
   }
 }
 
@@ -209,10 +206,7 @@ async function loadFindings(signal) {
     const found = await get('/findings', { quiet: true, signal });
     if (!signal.aborted) showFindings(found);
   } catch (error) {
-    if (signal.aborted) return;
-    // The figures need the same permission, and say so.
-    const isSaid = error.status === 401 || error.status === 403;
-    say(findings, !isSaid && failure(error, () => ask()));
+    if (!signal.aborted) sayUnlessRefused(findings, error);
   }
 }
 

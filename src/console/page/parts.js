@@ -116,6 +116,12 @@ export function say(place, message) {
   if (place.textContent !== (message ? message.textContent : '')) place.replaceChildren(message || '');
 }
 
+/** Says why a part of a section could not be loaded. A refusal is said where the section shows what needs the same permission. */
+export function sayUnlessRefused(place, error) {
+  const isRefused = error.status === 401 || error.status === 403;
+  say(place, !isRefused && failure(error, () => ask()));
+}
+
 /** What a section shows a caller that may not see it; `null` for one that may. */
 export function refusal(permission, message) {
   return may(permission) ? null : failure({ status: 401, message }, () => ask());

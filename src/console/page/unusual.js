@@ -1,9 +1,9 @@
 // What is unusual: the events of figures, the marks in the plots, and "this was normal".
 
 import { get, post } from './api.js';
-import { failure, h, moment } from './dom.js';
-import { ask, caller } from './key.js';
-import { action, refreshed, replace, say, tell, tellFailure } from './parts.js';
+import { h, moment } from './dom.js';
+import { caller } from './key.js';
+import { action, refreshed, replace, sayUnlessRefused, tell, tellFailure } from './parts.js';
 import { actions, cell, list, row, title } from './table.js';
 
 const INTERVAL_MS = 60_000;
@@ -47,9 +47,7 @@ async function load(signal) {
     draw();
     drawMarks();
   } catch (error) {
-    // The figures need the same permission, and say so.
-    const isSaid = error.status === 401 || error.status === 403;
-    if (!signal.aborted) say(place, !isSaid && failure(error, () => ask()));
+    if (!signal.aborted) sayUnlessRefused(place, error);
   }
 }
 
