@@ -169,13 +169,17 @@ impl Default for RetentionConfig {
 impl RetentionConfig {
     /// The moment before which files of inboxes have ended, in milliseconds since the Unix epoch; `None`: never.
     pub fn inbox_limit_ms(&self, now_ms: u64) -> Option<u64> {
-        (self.inbox_days > 0).then(|| now_ms.saturating_sub(self.inbox_days.saturating_mul(86_400_000)))
+        (self.inbox_days > 0).then(|| days_before(now_ms, self.inbox_days))
     }
 
     /// The moment before which figures of the history are removed, in milliseconds since the Unix epoch.
     pub fn history_limit_ms(&self, now_ms: u64) -> u64 {
-        now_ms.saturating_sub(self.history_days.saturating_mul(86_400_000))
+        days_before(now_ms, self.history_days)
     }
+}
+
+fn days_before(now_ms: u64, days: u64) -> u64 {
+    now_ms.saturating_sub(days.saturating_mul(86_400_000))
 }
 
 impl ConfigSection for RetentionConfig {}

@@ -65,7 +65,7 @@ use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_base::telemetry::process;
-use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
+use ledge_base::telemetry::system::{MachineMemory, StoreFolder};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
 use ledge_drift::Drift;
@@ -76,7 +76,7 @@ use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_grpc::part::GrpcPart;
 use ledge_history::{History, HistoryPart};
-use ledge_http::{self as http, StoreFolder};
+use ledge_http as http;
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
@@ -131,8 +131,8 @@ pub fn run(
              unit, or lower http.max_connections"
         );
     }
-    if let Some(memory) = MachineMemory::read() {
-        process::bound_memory(memory.most_within(&CgroupLimits::read(Path::new("/"))));
+    if let Some(bytes) = MachineMemory::limit_of_process() {
+        process::bound_memory(bytes);
     }
 
     let mut builder = match config.control.threads {
@@ -413,8 +413,7 @@ impl DaemonApp {
         let (config, repository) = (&self.config, self.serving.repository());
         parts.push(Arc::new(inboxes::inboxes(config, &self.environment, &self.serving, publisher)?));
         let kept = Duration::from_hours(24 * config.retention.jobs_days);
-        let limits = (config.http.max_body_bytes, kept);
-        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, limits);
+        let jobs = JobsPart::open(&config.jobs, &self.environment, &self.serving, config.http.max_body_bytes, kept);
         parts.extend(jobs.map(|jobs| Arc::new(jobs) as Arc<dyn Subsystem>));
         let drift = self.drift();
         parts.extend(drift.clone().map(|drift| Arc::new(drift) as Arc<dyn Subsystem>));

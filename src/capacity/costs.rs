@@ -17,8 +17,9 @@ const IDLE_PRIOR: f64 = 0.002;
 /// The weight of a prior: an equation with this share of the mean of all.
 const PRIOR_WEIGHT: f64 = 0.05;
 
-/// The rounds of coordinate descent; it has settled long before for the few kinds of one box.
+/// The most rounds of coordinate descent. It ends when no cost changes by more than this share of its prior.
 const ROUNDS: usize = 200;
+const SETTLED: f64 = 1e-9;
 
 /// One interval.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -59,6 +60,7 @@ pub fn fit(rows: &[CostRow], priors: &[f64]) -> Costs {
     let mut rests: Vec<f64> =
         rows.iter().map(|row| row.rest_s - (0..priors.len()).map(|i| column(row, i)).sum::<f64>()).collect();
     for _ in 0..ROUNDS {
+        let mut largest_change = 0.0_f64;
         for (index, (factor, energy)) in factors.iter_mut().zip(&energy).enumerate() {
             let gradient: f64 = rows.iter().zip(&rests).map(|(row, rest)| column(row, index) * rest).sum();
             // The penalty is relative to the energy of the column: a kind that is often seen forgets its prior.
@@ -66,7 +68,11 @@ pub fn fit(rows: &[CostRow], priors: &[f64]) -> Costs {
             let better = (*factor + (gradient + penalty * (1.0 - *factor)) / (energy + penalty)).max(0.0);
             let change = better - *factor;
             *factor = better;
+            largest_change = largest_change.max(change.abs());
             rests.iter_mut().zip(rows).for_each(|(rest, row)| *rest -= column(row, index) * change);
+        }
+        if largest_change < SETTLED {
+            break;
         }
     }
     let mut costs = factors.iter().zip(&priors).map(|(factor, prior)| factor * prior);

@@ -35,7 +35,7 @@ pub mod report;
 pub mod headroom;
 pub mod sizing;
 
-pub use reading::{CameraReading, CapacitySources, Store};
+pub use reading::{CameraReading, CapacitySources};
 
 /// A count as a number.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and a figure has three digits")]

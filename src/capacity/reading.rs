@@ -1,13 +1,13 @@
 //! The counters of the box at one moment, and where they come from.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ledge_base::names::ModelName;
 use ledge_base::telemetry::service_usage;
-use ledge_base::telemetry::system::{CgroupLimits, DiskSpace, MachineMemory};
+use ledge_base::telemetry::system::{CgroupLimits, DiskSpace, MachineMemory, StoreFolder};
 use ledge_engine::cores;
 use ledge_models::serving::Serving;
 use tokio::runtime::Handle;
@@ -36,14 +36,6 @@ pub struct CameraReading {
     pub comparing: Duration,
 }
 
-/// A folder that must not run full, and the bytes that must stay free on its disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Store {
-    pub name: &'static str,
-    pub folder: PathBuf,
-    pub reserve_bytes: u64,
-}
-
 /// The objective of a model.
 type ModelObjective = dyn Fn(&ModelName) -> Option<Duration> + Send + Sync;
 
@@ -54,7 +46,7 @@ pub struct CapacitySources {
     pub cameras: Arc<dyn Fn() -> Vec<CameraReading> + Send + Sync>,
     /// The time within which 99 of 100 calls of a model must be answered, where its owner has set one.
     pub objective: Arc<ModelObjective>,
-    pub stores: Vec<Store>,
+    pub stores: Vec<StoreFolder>,
     /// `http.max_memory_bytes`, as far as calls may use it.
     pub request_memory_bytes: usize,
     /// `control.threads`.
@@ -139,7 +131,7 @@ impl CapacitySources {
             used: whole(self.serving.memory().used() as u64),
             most: whole(self.request_memory_bytes as u64),
         });
-        let disk = |store: &Store| {
+        let disk = |store: &StoreFolder| {
             let space = DiskSpace::under(&store.folder).ok()?;
             let used = whole(space.total_bytes.saturating_sub(space.available_bytes));
             let most = whole(space.total_bytes.saturating_sub(store.reserve_bytes));

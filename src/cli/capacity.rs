@@ -2,12 +2,11 @@
 
 use std::io::Write as _;
 
-use anyhow::{Context as _, bail};
 use clap::Args;
 use ledge_capacity::report::CapacityReport;
 
-use super::features::daemon::message;
-use super::server::{self, ServerArgs};
+use super::features::daemon::DaemonClient;
+use super::server::ServerArgs;
 use super::{Exit, GlobalArgs, Output, block_on};
 
 /// The arguments of `ledge capacity`.
@@ -32,13 +31,8 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &CapacityArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let address = args.server.find(globals, args.url.as_deref())?;
-    let answer = block_on(server::get(&address, "/capacity"))??;
-    if answer.status != 200 {
-        bail!("{}: {}", address.url, message(answer.status, &answer.body));
-    }
-    let report: CapacityReport =
-        serde_json::from_slice(&answer.body).with_context(|| format!("{} answers something else", address.url))?;
+    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let report: CapacityReport = block_on(daemon.get("/capacity"))??;
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
         return Ok(Exit::Success);

@@ -1,12 +1,11 @@
 //! `ledge sizing`: the box that a load needs, before there is one.
 
 use std::io::Write as _;
-use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use ledge_base::telemetry::process;
-use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_capacity::headroom::Resource;
 use ledge_capacity::report;
 use ledge_capacity::sizing::{self, Fit, Load, REFERENCE_PROCESSOR, Reference, SYSTEM_BYTES, Sizing};
@@ -141,9 +140,8 @@ impl SizingArgs {
         if !is_here && self.cores.is_none() && self.memory.is_none() {
             return Ok(None);
         }
-        let own = || MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-        let own_bytes = if is_here { own().map(|bytes| bytes as f64) } else { None };
+        let own_bytes = if is_here { MachineMemory::limit_of_process().map(|bytes| bytes as f64) } else { None };
         #[expect(clippy::cast_precision_loss, reason = "cores are few")]
         let own_cores = is_here.then(|| process::usable_cores() as f64);
         let cores = self.cores.map(f64::from).or(own_cores).context("--memory needs --cores, or --here")?;

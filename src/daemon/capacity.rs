@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ledge_cameras::cameras::Cameras;
 use ledge_capacity::part::Capacity;
-use ledge_capacity::{CameraReading, CapacitySources, Store};
+use ledge_capacity::{CameraReading, CapacitySources};
 use ledge_models::serving::Serving;
 
 use crate::config::Config;
@@ -22,16 +22,11 @@ pub fn capacity(config: &Config, serving: &Serving, cameras: &Cameras) -> Capaci
         cameras.work().into_iter().map(of).collect()
     };
     let objectives = config.objective.clone();
-    let store = |store: ledge_http::StoreFolder| Store {
-        name: store.store,
-        folder: store.folder,
-        reserve_bytes: store.reserve_bytes,
-    };
     Capacity::new(CapacitySources {
         serving: serving.clone(),
         cameras: Arc::new(reading),
         objective: Arc::new(move |model| objectives.p99_of(model)),
-        stores: super::stores(config).into_iter().map(store).collect(),
+        stores: super::stores(config),
         request_memory_bytes: config.http.counted_memory_bytes(),
         control_threads: config.control.threads,
     })

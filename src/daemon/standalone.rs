@@ -3,9 +3,8 @@
 use std::fs::Metadata;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
-use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_features::FeatureStore;
 use ledge_features::registry::Registry;
 use ledge_identity::sealing::Sealer;
@@ -53,7 +52,7 @@ impl Standalone {
             // Only the daemon opens encrypted models.
             memory_folder: None,
             content_bytes: config.http.counted_memory_bytes(),
-            memory_bytes: MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
+            memory_bytes: MachineMemory::limit_of_process(),
             is_yielding: false,
             is_trial: false,
         };

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use ledge_audit::status::AuditState;
 use ledge_base::telemetry::machine::MachineMonitor;
+use ledge_base::telemetry::system::StoreFolder;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::Subsystem;
@@ -15,7 +16,6 @@ use ledge_service::shutdown::Shutdown;
 use crate::config::HttpConfig;
 use crate::document_intelligence::Operations;
 use crate::document_intelligence::config::DocumentsConfig;
-use crate::metrics::StoreFolder;
 use crate::openai::config::OpenAiConfig;
 use crate::vision::config::VisionConfig;
 

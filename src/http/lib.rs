@@ -114,7 +114,6 @@ pub mod vision;
 
 pub use app::{App, AppParts};
 pub use connection::service;
-pub use metrics::StoreFolder;
 pub use routers::Routers;
 
 /// The name of the service of HTTP listeners.

@@ -17,7 +17,6 @@ use ledge_part::reply::error;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-pub use self::disks::StoreFolder;
 use self::exposition::ExpositionFormat;
 use super::App;
 

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_sandbox::SandboxReport;
 
 use crate::channel;
@@ -25,7 +25,7 @@ pub fn sandbox_report(starter: &ChildStarter, runtimes: &Path) -> io::Result<San
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
     let mut process = starter.start(SpawnVerb::Runtime, other.into(), None)?;
-    let memory_bytes = MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
+    let memory_bytes = MachineMemory::limit_of_process();
     let setup = ChildSetup { runtimes: runtimes.to_owned(), memory_bytes, ..ChildSetup::default() };
     let report = channel::send(&socket, &setup).and_then(|()| channel::receive(&socket, REPORT_BYTES_MAX));
     // It ends with its socket too, but it has nothing to do any more.

@@ -47,13 +47,14 @@ pub struct JobsPart {
 }
 
 impl JobsPart {
-    /// Reads the jobs of the folder, which keeps those that have ended for the time `kept`. Without it the rest of the daemon works, so an unreadable folder is an error only of
-    /// this part.
+    /// Reads the jobs of the folder, which keeps those that have ended for the time `kept`. Without it the rest of the daemon
+    /// works, so an unreadable folder is an error only of this part.
     pub fn open(
         config: &JobsConfig,
         environment: &PartEnvironment,
         serving: &Serving,
-        (file_bytes_max, kept): (usize, Duration),
+        file_bytes_max: usize,
+        kept: Duration,
     ) -> Option<Self> {
         match JobQueue::open(config, kept, environment.sealer.clone(), environment.audit.clone()) {
             Ok(queue) => Some(Self { queue, serving: serving.clone(), file_bytes_max }),

@@ -4,7 +4,7 @@ mod cgroup;
 mod names;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
@@ -163,6 +163,11 @@ impl MachineMemory {
         text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
     }
 
+    /// The most memory that this process can have within the limits of its control group; `None` where it is not known.
+    pub fn limit_of_process() -> Option<u64> {
+        Some(Self::read()?.most_within(&CgroupLimits::read(Path::new("/"))))
+    }
+
     /// The most memory that a process within `limits` can have, swap included.
     pub fn most_within(self, limits: &CgroupLimits) -> u64 {
         let swap = limits.swap_bytes.map_or(self.swap_bytes, |most| most.min(self.swap_bytes));
@@ -190,6 +195,15 @@ impl DiskSpace {
     pub fn under(folder: &Path) -> io::Result<Self> {
         Self::of(folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder))
     }
+}
+
+/// The folder of a store, and the space that must stay free on its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreFolder {
+    /// The name in metrics.
+    pub store: &'static str,
+    pub folder: PathBuf,
+    pub reserve_bytes: u64,
 }
 
 #[cfg(test)]

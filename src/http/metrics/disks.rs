@@ -1,21 +1,11 @@
 //! The metrics of the disks under the stores of this box.
 
 use std::fmt::Error;
-use std::path::PathBuf;
 
-use ledge_base::telemetry::system::DiskSpace;
+use ledge_base::telemetry::system::{DiskSpace, StoreFolder};
 use ledge_part::metrics::{family, gauge_value, label};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
-
-/// The folder of a store, and the space that must stay free on its disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreFolder {
-    /// The name in metrics.
-    pub store: &'static str,
-    pub folder: PathBuf,
-    pub reserve_bytes: u64,
-}
 
 /// Writes the free space of the disk under each store.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &[StoreFolder]) -> Result<(), Error> {
