@@ -10,6 +10,8 @@ const BOTTOM = 20;
 /** The minutes between two times of the axis. */
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080];
 const DAY_MINUTES = 1440;
+/** No usual values and no unusual times. */
+const UNMARKED = { bands: [], spans: [] };
 
 /** Round steps that divide 0 to `most` into about three. */
 function step(most) {
@@ -62,7 +64,7 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
     h('div', { class: 'card-head' }, h('h3', null, title), moment), legend, drawing);
 
   let data = null;
-  let marks = { bands: [], spans: [] };
+  let marks = UNMARKED;
   let pointed = null;
 
   function width() {
@@ -223,10 +225,10 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
 
   return {
     element,
-    /** Draws figures: columns, the interval in seconds, the time of the last in ms, the rows of a full period; and marks. */
-    update(next, { bands: nextBands, spans }) {
+    /** Draws figures: columns, the interval in seconds, the time of the last in ms, the rows of a full period; and marks, if there are any. */
+    update(next, nextMarks = UNMARKED) {
       data = next;
-      marks = { bands: nextBands, spans };
+      marks = nextMarks;
       if (pointed !== null && pointed >= (data?.length ?? 0)) pointed = null;
       draw();
     },
