@@ -1,49 +1,13 @@
 //! All numbers of the report of a simulated month: each has a record or a source, and the page has the same ones.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use ledge::accounts::ledger::{MonthLedger, ObjectiveSums, RowKey, UseSums};
-use ledge::accounts::{AccountStore, IndicatorKind, encode};
 use ledge::audit_event::tag::TagKey;
-use ledge::drift::column::{Bins, Column, Reading, Side};
-use ledge::drift::watch::WatchState;
 use serde_json::{Map, Value};
 
 use crate::audit_log::AuditBox;
 use crate::daemon::{TestRoot, write};
-use crate::simulated_month::{at, simulated_month};
-
-/// Accounts, objectives and a watch on drift of November 2026, as a daemon leaves them.
-fn add_own_figures(state: &Path) {
-    let mut ledger = MonthLedger { through_ms: at("2026-11-30T23:00:00Z"), is_closed: true, ..MonthLedger::default() };
-    for (place, (caller, model)) in
-        [("key:till-7", "wine_mlp"), ("key:<b>till&8</b>", "minilm"), ("ip:10.0.0.7", "minilm")].into_iter().enumerate()
-    {
-        let n = place as u64 + 1;
-        let sums = UseSums {
-            calls: 12_345 * n,
-            failed: 6 * n,
-            refused: 7,
-            cpu_ns: 987_654_321 * n,
-            bytes_in: 1_000_003 * n,
-            bytes_out: 2_007 * n,
-            energy_uj: 77_777_777 * n,
-        };
-        ledger.add(RowKey { caller: caller.into(), model: model.into() }, &sums);
-    }
-    ledger.own.add(&UseSums { cpu_ns: 5_123_000_000, energy_uj: 4_000_000, ..UseSums::default() });
-    ledger.estimated_uj = 1_000_000;
-    let target = |allowed_ppm, time_max_us| ObjectiveSums { allowed_ppm, time_max_us, ..ObjectiveSums::default() };
-    ledger.count_objective("wine", IndicatorKind::Latency, target(10_000, 20_000), 12_300, 45);
-    ledger.count_objective("wine", IndicatorKind::Availability, target(1_000, 0), 12_339, 6);
-    AccountStore::open(state).write_month("2026-11".parse().unwrap(), &encode(&ledger)).unwrap();
-
-    let readings: Vec<_> = (0..50).map(|number| Reading::Number(f64::from(number))).collect();
-    let columns = ["alcohol", "hue"].map(|name| Column::new(name, Side::Input, Bins::of(&readings).unwrap())).to_vec();
-    let watch = WatchState { columns, learnt: 7, judged_calls: 4321, ..WatchState::default() };
-    write(&state.join("drift/wine_mlp@1"), &ledge::drift::encoding::encode(&watch));
-}
+use crate::simulated_month::{add_own_figures, simulated_month};
 
 fn output(root: &TestRoot, verb: &[&str]) -> String {
     let output = root.command(verb).output().unwrap();

@@ -4,7 +4,7 @@ use ledge::audit_event::tag::TagKey;
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::simulated_month::simulated_month;
+use crate::simulated_month::{add_own_figures, simulated_month};
 
 /// A4 in CSS pixels between the margins of the page: 182 mm.
 const WIDTH_PX: u64 = 688;
@@ -12,6 +12,7 @@ const WIDTH_PX: u64 = 688;
 #[test]
 fn a_report_prints_on_a4_and_nothing_reaches_over_the_edge() {
     let written = simulated_month(&TagKey::new(20_000, [5; 32]));
+    add_own_figures(written.root.folder.path());
     let path = written.root.folder.path().join("report.html");
     crate::tools::run(&mut written.root.command(&["report", "--month", "2026-11", "--out", path.to_str().unwrap()]));
 
