@@ -80,7 +80,7 @@ fn show(document: &UnusualDocument, out: &mut Output) -> std::io::Result<()> {
         );
     }
     for series in &document.series {
-        let SeriesDocument { series: name, column, state, needed_minutes, band, text } = series;
+        let SeriesDocument { series: name, column, state, needed_minutes, band, text, bands: _ } = series;
         let usual = band.map_or_else(String::new, |band| format!("usual is {:.4} to {:.4}", band.low, band.high));
         let told = match text {
             Some(text) => text.clone(),

@@ -5,8 +5,10 @@
 //! is a file in the folder of the history, written every six hours, with each event and at the end, so that a crash costs
 //! at most six hours of learning.
 //!
-//! `unusual/events.rs` has the events that were reported, `unusual/http.rs` the routes.
+//! `unusual/events.rs` has the events that were reported, `unusual/bands.rs` the usual values of the last day,
+//! `unusual/http.rs` the routes.
 
+mod bands;
 mod events;
 pub mod http;
 
@@ -26,6 +28,7 @@ use crate::config::HistoryConfig;
 use crate::readings::{BOX_COLUMNS, FigureSample};
 use crate::recorder::EndedSlot;
 use crate::series::{SeriesName, USAGE_COLUMNS};
+use bands::PastBands;
 use events::{ReportedEvent, ReportedEvents, UnusualEnd, recorded_name};
 
 const FILE: &str = "unusual.state";
@@ -91,6 +94,7 @@ pub struct UnusualWatch {
     last_ms: u64,
     written_ms: u64,
     events: ReportedEvents,
+    bands: PastBands,
     alarms_per_week: u32,
 }
 
@@ -126,6 +130,7 @@ impl UnusualWatch {
             last_ms: 0,
             written_ms: 0,
             events: ReportedEvents::default(),
+            bands: PastBands::default(),
             alarms_per_week: config.unusual_alarms_per_week,
         };
         watch.restore();
@@ -174,6 +179,7 @@ impl UnusualWatch {
         }
         let samples: Vec<(&str, f64)> = samples.iter().map(|(name, value, _)| (name.as_str(), *value)).collect();
         let events = self.set.observe(i64::try_from(now_ms).unwrap_or(i64::MAX), &samples);
+        self.bands.take(now_ms, &self.set);
         let has_changed = !events.is_empty() || !records.is_empty();
         for event in events {
             records.extend(self.tell(event));

@@ -52,7 +52,8 @@ fn an_unusual_figure_is_marked_in_its_plot_and_called_normal_by_one_button() {
     browser.run(
         "const real = window.fetch; window.posted = [];
          const began = new Date(Date.now() - 60000).toISOString();
-         const series = { series: 'box', column: 'cores_busy', state: 'unusual', needed_minutes: 0, band: { low: 0.1, high: 0.6 }, text: 'x' };
+         const bands = { end: new Date().toISOString(), interval_s: 60, low: [0.2, null, 0.1, 0.1], high: [0.5, null, 0.7, 0.6] };
+         const series = { series: 'box', column: 'cores_busy', state: 'unusual', needed_minutes: 0, band: { low: 0.1, high: 0.6 }, bands, text: 'x' };
          const event = { series: 'box', column: 'cores_busy', kind: 'level_shift', direction: 'up', began, ended: null, end: null,
            value: 2, band: { low: 0.1, high: 0.6 }, text: '<b>more than usual</b>' };
          window.fetch = (path, options) => {
@@ -68,6 +69,9 @@ fn an_unusual_figure_is_marked_in_its_plot_and_called_normal_by_one_button() {
     browser.click("#to-now");
     browser.wait_for("document.querySelectorAll('.plot .event').length === 1");
     assert_eq!(browser.value("document.querySelectorAll('.plot .usual').length"), json!(1));
+    let outlines =
+        "[...document.querySelectorAll('.plot .was-usual')].map((one) => one.getAttribute('points').split(' ').length)";
+    assert_eq!(browser.value(outlines), json!([4, 6]), "a time without usual values parts them");
     let now = browser.text("#now");
     assert!(now.contains("<b>more than usual</b>") && now.contains("goes on"), "{now}");
     browser.run(

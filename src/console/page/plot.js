@@ -156,23 +156,55 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
     return parts;
   }
 
+  function indexOf(time) {
+    return data.length - 1 - (data.end - time) / 1000 / data.interval;
+  }
+
   /** The times in which a figure was unusual. */
   function events() {
-    const indexOf = (time) => data.length - 1 - (data.end - time) / 1000 / data.interval;
     const [left, right] = [LEFT, width() - RIGHT];
     return marks.spans.map(({ begin, end }) => [Math.max(xOf(indexOf(begin)), left), Math.min(end === Infinity ? right : xOf(indexOf(end)), right)])
       .filter(([from, to]) => to >= from && from <= right)
       .map(([from, to]) => svg('rect', { class: 'event', x: from, width: Math.max(to - from, 2), y: TOP, height: HEIGHT - TOP - BOTTOM }));
   }
 
-  /** The values that are usual now, at the right edge: those of other hours differ. */
+  /** The values that are usual now, at the right edge, and those that were usual in the last day. */
   function bands(yOf) {
-    const clamp = (y) => Math.min(Math.max(y, TOP), HEIGHT - BOTTOM);
-    return marks.bands.map(({ column: name, low, high }) => {
-      const [top, bottom] = [clamp(yOf(Math.max(high, 0))), clamp(yOf(Math.max(low, 0)))];
-      const line = series.find((one) => one.column === name).line;
-      return svg('rect', { class: `usual ${line}`, x: width() - RIGHT + 2, width: 5, y: top, height: Math.max(bottom - top, 1) });
+    const yOfUsual = (value) => Math.min(Math.max(yOf(Math.max(value, 0)), TOP), HEIGHT - BOTTOM);
+    return marks.bands.flatMap(({ column: name, low, high, past }) => {
+      const [top, bottom, line] = [yOfUsual(high), yOfUsual(low), series.find((one) => one.column === name).line];
+      const edge = svg('rect', { class: `usual ${line}`, x: width() - RIGHT + 2, width: 5, y: top, height: Math.max(bottom - top, 1) });
+      return [...pastBands(past, yOfUsual).map((points) => svg('polygon', { class: `was-usual ${line}`, points })), edge];
     });
+  }
+
+  /** The outlines of usual values, each of a time in which they were known. The first begins at the left edge. */
+  function pastBands(past, yOfUsual) {
+    const [left, right] = [LEFT, width() - RIGHT];
+    const outlines = [];
+    let run = [];
+    const end = () => {
+      // A value stands for the time until the next one.
+      const until = Math.min(run.at(-1)?.next ?? 0, right);
+      const points = run.filter(({ next }) => next > left).map(({ x, ...rest }) => ({ x: Math.max(x, left), ...rest }));
+      if (points.length) {
+        const last = { ...points.at(-1), x: until };
+        const path = (list, bound) => list.map((one) => `${one.x.toFixed(1)},${one[bound].toFixed(1)}`);
+        outlines.push([...path([...points, last], 'high'), ...path([last, ...points.toReversed()], 'low')].join(' '));
+      }
+      run = [];
+    };
+    past.forEach((one, place) => {
+      if (one.low === null) {
+        end();
+        return;
+      }
+      const next = past[place + 1]?.time ?? data.end;
+      const [x, after] = [xOf(indexOf(one.time)), xOf(indexOf(next))];
+      if (x <= right) run.push({ x, next: after, high: yOfUsual(one.high), low: yOfUsual(one.low) });
+    });
+    end();
+    return outlines;
   }
 
   function lines(one, yOf) {

@@ -30,13 +30,21 @@ export function changed() {
   place.replaceChildren();
 }
 
-/** The marks of the plot of these columns of the box: what is usual in the next minute, and the times of events in ms. */
+/** The marks of the plot of these columns of the box: what is usual in the next minute and was in the last day, and the times of events in ms. */
 export function marks(columns) {
   const isOf = ({ series, column }) => series === 'box' && columns.includes(column);
   return {
-    bands: known?.series.filter((one) => isOf(one) && one.band).map(({ column, band }) => ({ column, ...band })) ?? [],
+    bands: known?.series.filter((one) => isOf(one) && one.band).map(({ column, band, bands }) => ({ column, ...band, past: pastOf(bands) })) ?? [],
     spans: known?.events.filter(isOf).map(({ began, ended }) => ({ begin: Date.parse(began), end: ended ? Date.parse(ended) : Infinity })) ?? [],
   };
+}
+
+/** The times in ms of usual values, with the values; null where they are not known. */
+function pastOf(bands) {
+  if (!bands) return [];
+  const { end, interval_s: interval, low, high } = bands;
+  const timeOf = (index) => Date.parse(end) - (low.length - 1 - index) * interval * 1000;
+  return low.map((value, index) => ({ time: timeOf(index), low: value, high: high[index] }));
 }
 
 async function load(signal) {

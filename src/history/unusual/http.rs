@@ -13,6 +13,7 @@ use ledge_part::route::PathParts;
 use ledge_service::off_thread::blocking;
 use serde::{Deserialize, Serialize};
 
+use super::bands::BandColumns;
 use super::events::ReportedEvent;
 use super::{CallNormalError, LEARNING_SAMPLES, UnusualWatch};
 use crate::part::HistoryHttpState;
@@ -38,6 +39,8 @@ pub struct SeriesDocument {
     pub needed_minutes: u32,
     /// The values that are usual in the next minute. None in the first half day.
     pub band: Option<Band>,
+    /// The values that were usual in the last day, of a series of the box.
+    pub bands: Option<BandColumns>,
     pub text: Option<String>,
 }
 
@@ -98,6 +101,7 @@ impl UnusualWatch {
                 state: word.to_owned(),
                 needed_minutes: needed,
                 band: detector.and_then(SeriesDetector::next_band),
+                bands: self.bands.of(state.name),
                 text,
             }
         };

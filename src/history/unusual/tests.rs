@@ -259,3 +259,27 @@ fn a_clock_that_goes_back_ends_the_events_and_their_number_is_bounded() {
     }
     assert_eq!(events.all().last().unwrap().began_ms, 1, "the oldest is forgotten");
 }
+
+#[test]
+fn bands_of_the_last_day_are_kept_each_ten_minutes_with_their_gaps() {
+    let mut shop = TestWatch::new();
+    for _ in 0..2 * DAY {
+        shop.minute(|_| {});
+    }
+    let bands = shop.watch.bands.of("box cores_busy").unwrap();
+    assert_eq!((bands.low.len(), bands.interval_s), (144, 600));
+    assert!(bands.low.iter().zip(&bands.high).all(|(low, high)| low < high));
+    assert_eq!(shop.watch.bands.of("model:wine p99_s"), None, "only those of the box are drawn");
+
+    shop.minute += 45;
+    shop.minute(|_| {});
+    let bands = shop.watch.bands.of("box cores_busy").unwrap();
+    assert_eq!(bands.low.len(), 144);
+    assert_eq!(
+        bands.low.iter().rev().take(6).map(Option::is_some).collect::<Vec<_>>(),
+        [true, false, false, false, true, true]
+    );
+    shop.minute += 2 * DAY;
+    shop.minute(|_| {});
+    assert_eq!(shop.watch.bands.of("box cores_busy").unwrap().low.len(), 1, "the day before is gone");
+}
