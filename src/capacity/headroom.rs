@@ -83,6 +83,8 @@ pub struct Work {
     pub objective_s: f64,
     /// The most units that run at a time; infinite where nothing limits it.
     pub at_a_time: f64,
+    /// Its runs are long, and give way to those of other work.
+    pub is_background: bool,
 }
 
 impl Work {
@@ -136,6 +138,7 @@ pub fn used(supply: &Supply, base: &Base, work: &[Work]) -> Vec<Used> {
             share: of.rate * (of.run_s + of.other_s) / all,
             service_s: of.service_s,
             objective_s: if of.is_inline() { f64::INFINITY } else { of.objective_s },
+            is_background: of.is_background,
         })
         .collect();
     let share = |cores: f64| queueing::ceiling(cores, &classes);
@@ -219,6 +222,7 @@ mod tests {
             service_s,
             objective_s: queueing::default_objective(service_s),
             at_a_time: f64::INFINITY,
+            is_background: run_s > 0.01,
         }
     }
 

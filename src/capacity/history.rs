@@ -26,6 +26,8 @@ pub struct WorkCount {
     pub units: f64,
     /// CPU time of runs with making their inputs, in seconds.
     pub run_s: f64,
+    /// The same on the clock, of all that was done to answer; without waiting for other work.
+    pub clock_s: f64,
 }
 
 /// The counts at one moment, all since the start.
@@ -131,7 +133,11 @@ impl Counts {
             .iter()
             .map(|(kind, now)| {
                 let before = before.kinds.get(kind).copied().unwrap_or_default();
-                let count = WorkCount { units: less(now.units, before.units), run_s: less(now.run_s, before.run_s) };
+                let count = WorkCount {
+                    units: less(now.units, before.units),
+                    run_s: less(now.run_s, before.run_s),
+                    clock_s: less(now.clock_s, before.clock_s),
+                };
                 (kind.clone(), count)
             })
             .filter(|(_, count)| count.units > 0.0 || count.run_s > 0.0)
@@ -158,6 +164,7 @@ impl Counts {
             let sum = self.kinds.entry(kind.clone()).or_default();
             sum.units += more.units;
             sum.run_s += more.run_s;
+            sum.clock_s += more.clock_s;
         }
     }
 }
@@ -167,7 +174,7 @@ mod tests {
     use super::*;
 
     fn counts(units: f64) -> Counts {
-        let count = WorkCount { units, run_s: units / 100.0 };
+        let count = WorkCount { units, run_s: units / 100.0, clock_s: units / 90.0 };
         Counts { service_s: units / 50.0, kinds: [("m".to_owned(), count)].into(), ..Counts::default() }
     }
 

@@ -83,6 +83,7 @@ impl CapacityState {
                 kind: of_model(&model.name),
                 is_document: model.input() == Some(PipelineInput::Document),
                 at_a_time: if is_limited { whole(most as u64) } else { f64::INFINITY },
+                is_background: model.instance_usage().is_background,
                 objective_s: (self.sources.objective)(&model.name).map(|time| time.as_secs_f64()),
             };
             models.insert(facts.name.clone(), facts);

@@ -4,6 +4,10 @@
 //! The wait is that of an M/G/c queue by the approximation of Lee and Longton: the wait of M/M/c (Erlang's formula C)
 //! times (1 + cv²)/2, here with the mixed second moment of all work that shares the cores. Its tail is taken as
 //! exponential.
+//!
+//! There are two such queues on the same cores, as the daemon has them: short runs, and long ones, whose threads have a
+//! lower priority. Each is slower by what the other takes: long runs have what short ones leave, and short ones have
+//! their weight of a core on which a long run is.
 
 /// The largest share of the cores that is ever planned with. Beyond it a small burst doubles the waits.
 pub const CEILING_MAX: f64 = 0.9;
@@ -16,6 +20,31 @@ pub const CEILING_MIN: f64 = 0.2;
 pub const OBJECTIVE_FACTOR: f64 = 4.0;
 pub const OBJECTIVE_CONSTANT_S: f64 = 0.02;
 
+/// The part of a core that a thread of nice 0 has beside one of nice 5: their weights in `sched_prio_to_weight` of
+/// the kernel (kernel/sched/core.c) are 1024 and 335.
+const FOREGROUND_PART: f64 = 1024.0 / (1024.0 + 335.0);
+
+/// The share of each core's time that the runs of each of the two queues take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loads {
+    pub short: f64,
+    pub long: f64,
+}
+
+impl Loads {
+    /// The factor by which a run takes longer on the clock than alone on its core.
+    pub fn slowdown(self, is_background: bool) -> f64 {
+        let left = (1.0 - self.short).max(0.01);
+        if is_background {
+            1.0 / left
+        } else {
+            // The part of the time in which a long run is on the core.
+            let beside = (self.long / left).min(1.0);
+            1.0 / (1.0 - beside * (1.0 - FOREGROUND_PART))
+        }
+    }
+}
+
 /// Work that shares the cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueueClass {
@@ -25,6 +54,28 @@ pub struct QueueClass {
     pub service_s: f64,
     /// The time within which 99 of 100 units must be answered, in seconds.
     pub objective_s: f64,
+    /// Its runs are long, and have a lower priority.
+    pub is_background: bool,
+}
+
+/// The work of one of the two queues.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queue {
+    /// Its share of the core time.
+    share: f64,
+    /// The mean of what is left of a unit in service, in seconds: the second moment of the service time divided by
+    /// twice its mean. Of a random moment, the unit in service is of a class with the probability of its share of the
+    /// time.
+    residual_s: f64,
+}
+
+impl Queue {
+    fn new(classes: &[QueueClass], is_background: bool) -> Self {
+        let own = classes.iter().filter(|class| class.is_background == is_background);
+        let (share, moment) = own
+            .fold((0.0, 0.0), |(share, moment), class| (share + class.share, moment + class.share * class.service_s));
+        Self { share, residual_s: if share > 0.0 { moment / share / 2.0 } else { 0.0 } }
+    }
 }
 
 /// The objective of work that has none of its own, in seconds.
@@ -40,9 +91,11 @@ fn wait_probability(servers: u32, load: f64) -> f64 {
     blocked / (1.0 - load * (1.0 - blocked))
 }
 
-/// The wait in seconds that 99 of 100 calls do not exceed. `residual_s` is the mean of what is left of a unit in
-/// service: the second moment of the service time divided by twice its mean.
+/// The wait in seconds that 99 of 100 calls do not exceed; infinite for a queue that grows without end.
 fn wait_p99(servers: u32, load: f64, residual_s: f64) -> f64 {
+    if load >= 1.0 {
+        return f64::INFINITY;
+    }
     let waits = wait_probability(servers, load);
     let mean_of_waiting = residual_s / (f64::from(servers) * (1.0 - load));
     mean_of_waiting * (waits / 0.01).ln().max(0.0)
@@ -53,11 +106,15 @@ fn wait_p99(servers: u32, load: f64, residual_s: f64) -> f64 {
 pub fn ceiling(cores: f64, classes: &[QueueClass]) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cores are few and positive")]
     let servers = cores.clamp(1.0, 1024.0) as u32;
-    // Of a random moment, the unit in service is of a class with the probability of its share of the time.
-    let residual = classes.iter().map(|class| class.share * class.service_s).sum::<f64>() / 2.0;
+    let (short, long) = (Queue::new(classes, false), Queue::new(classes, true));
     let is_met = |load: f64| {
-        let wait = wait_p99(servers, load, residual);
-        classes.iter().all(|class| class.service_s + wait <= class.objective_s)
+        let loads = Loads { short: load * short.share, long: load * long.share };
+        classes.iter().all(|class| {
+            let own = if class.is_background { long } else { short };
+            let factor = loads.slowdown(class.is_background);
+            let wait = wait_p99(servers, load * own.share * factor, own.residual_s * factor);
+            class.service_s * factor + wait <= class.objective_s
+        })
     };
     let (mut low, mut high) = (CEILING_MIN, CEILING_MAX);
     if is_met(high) {
@@ -77,7 +134,7 @@ mod tests {
     use super::*;
 
     fn class(share: f64, service_s: f64) -> QueueClass {
-        QueueClass { share, service_s, objective_s: default_objective(service_s) }
+        QueueClass { share, service_s, objective_s: default_objective(service_s), is_background: service_s > 0.01 }
     }
 
     #[test]
@@ -97,12 +154,25 @@ mod tests {
         assert!((ceiling(2.0, &[QueueClass { objective_s: 0.001, ..tight }]) - CEILING_MIN).abs() < 1e-6);
     }
 
+    #[test]
+    fn short_calls_do_not_wait_for_long_ones_and_are_a_little_slower_beside_them() {
+        let (short, long) = (class(0.3, 0.003), class(0.7, 0.4));
+        let together = ceiling(1.0, &[short, long]);
+        assert!(together > 0.35, "{together}");
+        let one_queue = ceiling(1.0, &[short, QueueClass { is_background: false, ..long }]);
+        assert!(one_queue < 0.3, "{one_queue}");
+        let alone = QueueClass { share: 1.0, objective_s: 0.008, ..short };
+        let beside = [QueueClass { share: 0.3, ..alone }, QueueClass { objective_s: f64::INFINITY, ..long }];
+        assert!(ceiling(1.0, &beside) * 0.3 < ceiling(1.0, &[alone]));
+    }
+
     proptest! {
         #[test]
         fn more_cores_never_allow_a_smaller_share(
             cores in 1_u32..64, service in 1e-5_f64..5.0, factor in 1.01_f64..20.0,
         ) {
-            let classes = [QueueClass { share: 1.0, service_s: service, objective_s: service * factor }];
+            let class = QueueClass { objective_s: service * factor, ..class(1.0, service) };
+            let classes = [class];
             let (few, more) = (ceiling(f64::from(cores), &classes), ceiling(f64::from(cores + 1), &classes));
             prop_assert!(more >= few - 1e-6, "{few} {more}");
             prop_assert!((CEILING_MIN..=CEILING_MAX).contains(&few));

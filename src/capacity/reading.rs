@@ -95,12 +95,13 @@ impl CapacitySources {
                 counters.success.count + counters.fail.count - counters.refusals.queue_full.min(counters.fail.count),
             );
             count.run_s += (counters.cpu + counters.prepare_cpu).as_secs_f64();
+            count.clock_s += counters.success.time.saturating_sub(counters.queue.time).as_secs_f64();
         }
         let cameras = (self.cameras)();
         if !cameras.is_empty() {
             let of = |camera: &CameraReading| (whole(camera.pictures), camera.comparing.as_secs_f64());
             let (units, run_s) = cameras.iter().map(of).fold((0.0, 0.0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-            counts.kinds.insert(CAMERAS.to_owned(), WorkCount { units, run_s });
+            counts.kinds.insert(CAMERAS.to_owned(), WorkCount { units, run_s, clock_s: run_s });
         }
         counts.service_s = service_usage::cpu_time().map_or(0.0, |cpu| cpu.as_secs_f64());
         let allowed = cores::allowed();

@@ -5,10 +5,10 @@ use std::time::Instant;
 use ledge_base::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::costs::{self, CALL_PRIOR_S, Costs};
+use crate::costs::{self, CALL_PRIOR_S};
 use crate::headroom::{self, Base, Headroom, Resource, Supply, Used, Work};
 use crate::history::{History, Interval, NOW};
-use crate::queueing;
+use crate::queueing::{self, Loads};
 use crate::reading::CAMERAS;
 use crate::sizing::Reference;
 
@@ -97,6 +97,8 @@ pub struct ModelFacts {
     pub is_document: bool,
     /// The most runs at a time; infinite where only the cores limit them.
     pub at_a_time: f64,
+    /// Its runs are long, and give way to those of other models.
+    pub is_background: bool,
     /// The objective of its owner, in seconds.
     pub objective_s: Option<f64>,
 }
@@ -256,22 +258,32 @@ fn model<'f>(
         wakes: recent.counts.wakes / recent.seconds,
         wake_s: rest.wake_s,
     };
+    let seen = |model: &ModelFacts| all.counts.kinds.get(&model.kind).copied().unwrap_or_default();
+    let other_s = |index: usize| rest.unit_s.get(index).copied().unwrap_or(0.0);
+    let load_of = |is_background: bool| {
+        let own = facts.models.iter().enumerate().filter(|(_, model)| model.is_background == is_background);
+        let time_s: f64 = own.map(|(index, model)| seen(model).run_s + seen(model).units * other_s(index)).sum();
+        time_s / all.seconds / supply.cores
+    };
+    let loads = Loads { short: load_of(false), long: load_of(true) };
     let costed = facts.models.iter().enumerate().map(|(index, model)| {
-        let seen = all.counts.kinds.get(&model.kind).copied().unwrap_or_default();
+        let seen = seen(model);
         let rate = recent.counts.kinds.get(&model.kind).map_or(0.0, |count| count.units) / recent.seconds;
-        let of = |costs: &Costs| costs.unit_s.get(index).copied().unwrap_or(0.0);
-        let run_s = if seen.units > 0.0 { seen.run_s / seen.units } else { 0.0 };
+        let each = |sum: f64| if seen.units > 0.0 { sum / seen.units } else { 0.0 };
+        let (run_s, clock_s) = (each(seen.run_s), each(seen.clock_s));
         let enough = if run_s >= LONG_UNIT_S { FEW_UNITS_MIN } else { UNITS_MIN };
         let (source, run_s, other_s, control_s) = if seen.units >= enough {
-            (Source::Measured, run_s, of(&rest), of(&control))
+            (Source::Measured, run_s, other_s(index), control.unit_s.get(index).copied().unwrap_or(0.0))
         } else if let Some(unit) = reference.model(&model.name) {
             (Source::Reference, unit.cpu_s, 0.0, CALL_PRIOR_S)
         } else {
             return Costed { model, work: None, source: Source::NotKnown };
         };
-        let service_s = run_s + other_s;
+        let ModelFacts { at_a_time, is_background, .. } = *model;
+        // A call alone takes longer than its CPU time: cores are woken, and processes hand over to each other.
+        let service_s = (run_s + other_s).max(clock_s / loads.slowdown(is_background));
         let objective_s = model.objective_s.unwrap_or_else(|| queueing::default_objective(service_s));
-        let work = Work { rate, run_s, other_s, control_s, service_s, objective_s, at_a_time: model.at_a_time };
+        let work = Work { rate, run_s, other_s, control_s, service_s, objective_s, at_a_time, is_background };
         Costed { model, work: Some(work), source }
     });
     (supply, base, costed.collect())
@@ -299,6 +311,7 @@ fn camera_work(facts: &Facts, costed: &[Costed<'_>], all: &Interval, pictures_pe
         service_s: work.service_s,
         objective_s: work.objective_s,
         at_a_time: f64::INFINITY,
+        is_background: work.is_background,
     };
     (rate > 0.0).then(|| CameraWork { whole: of(look), besides: of(0.0) })
 }
@@ -389,7 +402,8 @@ mod tests {
         let (mut history, start) = (History::default(), Instant::now());
         for minute in 0..=10_u32 {
             let units = rate * 60.0 * f64::from(minute);
-            let kinds = [("model/m".to_owned(), WorkCount { units, run_s: units * 0.01 })].into();
+            let kinds =
+                [("model/m".to_owned(), WorkCount { units, run_s: units * 0.01, clock_s: units * 0.011 })].into();
             let (service_s, control_s) = (units * 0.0105, units * 0.0004);
             let counts =
                 Counts { service_s, control_s, wakes: units * 2.0, busy_s: service_s, kinds, ..Counts::default() };
@@ -400,6 +414,7 @@ mod tests {
             kind: "model/m".to_owned(),
             is_document: false,
             at_a_time: f64::INFINITY,
+            is_background: false,
             objective_s: None,
         };
         let facts = Facts {

@@ -166,6 +166,9 @@ fn work_of(load: &Load, reference: &Reference) -> Result<(Vec<Work>, f64), Strin
     Ok((work, bytes))
 }
 
+/// A run that takes longer has a lower priority: `FOREGROUND_RUN_MAX` in `models/scheduling/scheduler.rs`.
+const LONG_RUN_S: f64 = 0.01;
+
 /// Work of so many units a second. A unit takes the thread that serves callers no longer than a small call does.
 fn unit(rate: f64, cpu_s: f64) -> Work {
     let control_s = cpu_s.min(2.0 * CALL_PRIOR_S);
@@ -177,6 +180,7 @@ fn unit(rate: f64, cpu_s: f64) -> Work {
         service_s: cpu_s,
         objective_s: queueing::default_objective(cpu_s),
         at_a_time: f64::INFINITY,
+        is_background: cpu_s > LONG_RUN_S,
     }
 }
 

@@ -86,6 +86,9 @@ pub struct InstanceUsage {
     pub queued: usize,
     /// Those of them for which a caller waits.
     pub queued_interactive: usize,
+    /// Its interactive calls run in the background, since its runs are long or were not measured yet, or its runs are so
+    /// long that they do at a larger load.
+    pub is_background: bool,
 }
 
 /// Number of instances of a model, and the rules that change it.

@@ -66,6 +66,10 @@ const BRIEF_RUN_MAX: Duration = Duration::from_micros(60);
 /// waits for the run before it, and `benches/README.md` has 20 ms as the goal for a small model next to documents.
 const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
 
+/// A model with shorter runs stays in the foreground at any load. Beside documents, which use the same caches, the runs of
+/// a photograph took a quarter more CPU time (`benches/capacity.py`, "shop" and "office").
+const FOREGROUND_RUN_SURE: Duration = Duration::from_micros(7500);
+
 /// A model in use after its keep-alive time is checked again after a quarter of that time, but not sooner than this.
 const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
 const EXPIRY_RECHECK_MAX: Duration = Duration::from_hours(1);
@@ -160,6 +164,8 @@ impl ScheduledModel {
     pub fn instance_usage(&self) -> InstanceUsage {
         let Self { instances, bytes_each, .. } = *self;
         InstanceUsage {
+            is_background: self.tier(Priority::Interactive) == Tier::Background
+                || self.average_cpu.is_some_and(|time| time > FOREGROUND_RUN_SURE),
             instances,
             bytes: bytes_each * instances as u64,
             bytes_each,
