@@ -52,7 +52,7 @@ fn an_unusual_figure_is_marked_in_its_plot_and_called_normal_by_one_button() {
     browser.run(
         "const real = window.fetch; window.posted = [];
          const began = new Date(Date.now() - 60000).toISOString();
-         const bands = { end: new Date().toISOString(), interval_s: 60, low: [0.2, null, 0.1, 0.1], high: [0.5, null, 0.7, 0.6] };
+         const bands = { end: new Date(Date.now() - 20000).toISOString(), interval_s: 60, low: [0.2, null, 0.1, 0.1], high: [0.5, null, 0.7, 0.6] };
          const series = { series: 'box', column: 'cores_busy', state: 'unusual', needed_minutes: 0, band: { low: 0.1, high: 0.6 }, bands, text: 'x' };
          const event = { series: 'box', column: 'cores_busy', kind: 'level_shift', direction: 'up', began, ended: null, end: null,
            value: 2, band: { low: 0.1, high: 0.6 }, text: '<b>more than usual</b>' };
