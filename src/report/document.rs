@@ -335,7 +335,7 @@ pub struct AddedSection {
     pub title: &'static str,
     /// The meaning of the figures, and their limits, in sentences.
     pub note: String,
-    /// The columns, with their widths on the page in percent: 80 together, with the source of each row beside them.
+    /// The columns, with their widths on the page in percent.
     #[serde(serialize_with = "names_of")]
     pub columns: Vec<(&'static str, u8)>,
     pub rows: Vec<AddedRow>,

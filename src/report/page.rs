@@ -240,7 +240,7 @@ fn events(page: &mut Page, section: &EventSection) {
         ]
     };
     let rows = section.rows.iter().map(row).collect();
-    page.table(&[("time", 15), ("caller", 19), ("event", 17), ("what", 39), ("record", 10)], rows);
+    page.table(&[("time", 13), ("caller", 18), ("event", 22), ("what", 37), ("record", 10)], rows);
     more(page, section.unlisted, "events, which are in the counts");
 }
 
@@ -302,13 +302,12 @@ fn own_figures(page: &mut Page, section: &AddedSection) {
         (_, Value::Number(number)) => Cell::decimal(number),
         _ => Cell::text(plain(value)),
     };
-    let row = |row: &AddedRow| {
+    // The source is below its figures: beside them, large ones would not fit on paper.
+    let rows = |row: &AddedRow| {
         let FigureSource { file, key, show } = &row.source;
-        let source = Cell::lines(vec![format!("{file}: {key}"), show.clone()]);
-        row.cells.iter().map(cell).chain([source]).collect()
+        [row.cells.iter().map(cell).collect(), vec![Cell::small(format!("{file}: {key}; {show}"))]]
     };
-    let columns: Vec<_> = section.columns.iter().copied().chain([("source", 20)]).collect();
-    page.table(&columns, section.rows.iter().map(row).collect());
+    page.table(&section.columns, section.rows.iter().flat_map(rows).collect());
 }
 
 fn counts(page: &mut Page, counts: &[ActionCount]) {

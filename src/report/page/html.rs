@@ -103,7 +103,8 @@ impl Page {
         self.html.push_str("</dl>\n");
     }
 
-    /// A table with the names of its columns, and their widths in percent; nothing without rows.
+    /// A table with the names of its columns, and their widths in percent; nothing without rows. A row of one cell has it
+    /// over all columns.
     pub fn table(&mut self, columns: &[(&str, u8)], rows: Vec<Vec<Cell>>) {
         if rows.is_empty() {
             return;
@@ -121,12 +122,16 @@ impl Page {
         self.html.push_str("</tr></thead>\n<tbody>\n");
         for row in rows {
             self.html.push_str("<tr>");
+            let is_whole = row.len() == 1 && columns.len() > 1;
             for Cell { class, lines } in row {
-                let _ = if class.is_empty() {
-                    write!(self.html, "<td>")
-                } else {
-                    write!(self.html, "<td class=\"{class}\">")
-                };
+                self.html.push_str("<td");
+                if !class.is_empty() {
+                    let _ = write!(self.html, " class=\"{class}\"");
+                }
+                if is_whole {
+                    let _ = write!(self.html, " colspan=\"{}\"", columns.len());
+                }
+                self.html.push('>');
                 for (at, line) in lines.iter().enumerate() {
                     if at > 0 {
                         self.html.push_str("<br>");
