@@ -9,7 +9,6 @@ the process tree over the same time, each ten minutes and at the end. Then each 
 a call beside an idle service is compared with what the accounts had for it within the mix. Needs `make setup-test`.
 """
 import argparse
-import concurrent.futures
 import json
 import os
 import sys
@@ -21,12 +20,10 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the packages `budget` and `peers`
 
 from budget import ledge, processes, provenance  # noqa: E402
-from budget.load import open_loop  # noqa: E402
-from capacity import add, calls  # noqa: E402
+from capacity import add, load  # noqa: E402
 
 # Calls a second; about a third of a core together.
 RATES = {"wine_mlp": 100.0, "all_minilm_l6_v2": 4.0, "efficientnet_lite0": 3.0, "coco_detector": 2.0, "document_reader": 0.08}
-STREAMS, PATIENCE_S = 32, 60
 SETTLE_S = 12  # Accounts are summed each five seconds.
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -41,7 +38,7 @@ def of_processes(pid):
 def of_accounts(daemon):
     """({model: (calls, CPU seconds)}, CPU seconds of the box itself)."""
     month = json.loads(daemon.get("/accounts")[1])["months"][-1]
-    status, body = daemon.get(f"/accounts?month={month if isinstance(month, str) else month['month']}")
+    status, body = daemon.get(f"/accounts?month={month}")
     if status != 200:
         raise RuntimeError(f"GET /accounts: {status} {body}")
     document, sums = json.loads(body), {}
@@ -51,30 +48,19 @@ def of_accounts(daemon):
     return sums, document["box"]["cpu_seconds"]
 
 
-def load(port, rates, seconds):
-    """{model: calls that were answered with 200}; each model from a process of its own."""
-    data = calls()
-    with concurrent.futures.ProcessPoolExecutor(len(rates)) as pool:
-        running = {model: pool.submit(answered, port, data[model], rate, seconds) for model, rate in rates.items()}
-        return {model: future.result() for model, future in running.items()}
-
-
-def answered(port, data, rate, seconds):
-    return sum(sample.status == 200 for sample in open_loop(port, data, rate, seconds, STREAMS, PATIENCE_S))
-
-
 def spent(daemon, rates, seconds):
     """The difference that a load makes: ({model: (calls, seconds)}, seconds of the box, seconds of the processes)."""
     time.sleep(SETTLE_S)
     (models, own), tree = of_accounts(daemon), of_processes(daemon.pid)
-    sent = load(daemon.port, rates, seconds)
+    sent = load(daemon.port, rates, 1.0, seconds)
     time.sleep(SETTLE_S)
     (later, own_later), tree_later = of_accounts(daemon), of_processes(daemon.pid)
     rows = {}
     for model in rates:
         (before, cpu), (after, cpu_later) = models.get(model, (0, 0.0)), later[model]
-        if after - before != sent[model]:
-            raise RuntimeError(f"{model}: {sent[model]} calls were answered, and the accounts have {after - before}")
+        answered = sum(sample.status == 200 for sample in sent[model])
+        if after - before != answered:
+            raise RuntimeError(f"{model}: {answered} calls were answered, and the accounts have {after - before}")
         rows[model] = after - before, cpu_later - cpu
     return rows, own_later - own, tree_later - tree
 
@@ -106,7 +92,7 @@ def main():
     for model in RATES:
         add(daemon, model)
     with daemon:
-        load(daemon.port, RATES, 15)  # First runs are slower.
+        load(daemon.port, RATES, 1.0, 15)  # First runs are slower.
         mixed, own, tree = compare(daemon, options.minutes)
         alone = {model: spent(daemon, {model: rate}, options.alone) for model, rate in RATES.items()}
     counted = own + sum(cpu for _, cpu in mixed.values())
