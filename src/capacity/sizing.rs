@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ledge_models::scheduling::scheduler::FOREGROUND_RUN_SURE;
 use serde::Serialize;
 
 use crate::costs::CALL_PRIOR_S;
@@ -166,9 +167,6 @@ fn work_of(load: &Load, reference: &Reference) -> Result<(Vec<Work>, f64), Strin
     Ok((work, bytes))
 }
 
-/// A run that takes longer has a lower priority: `FOREGROUND_RUN_MAX` in `models/scheduling/scheduler.rs`.
-const LONG_RUN_S: f64 = 0.01;
-
 /// Work of so many units a second. A unit takes the thread that serves callers no longer than a small call does.
 fn unit(rate: f64, cpu_s: f64) -> Work {
     let control_s = cpu_s.min(2.0 * CALL_PRIOR_S);
@@ -180,7 +178,7 @@ fn unit(rate: f64, cpu_s: f64) -> Work {
         service_s: cpu_s,
         objective_s: queueing::default_objective(cpu_s),
         at_a_time: f64::INFINITY,
-        is_background: cpu_s > LONG_RUN_S,
+        is_background: cpu_s > FOREGROUND_RUN_SURE.as_secs_f64(),
     }
 }
 

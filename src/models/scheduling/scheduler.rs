@@ -68,7 +68,7 @@ const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
 
 /// A model with shorter runs stays in the foreground at any load. Beside documents, which use the same caches, the runs of
 /// a photograph took a quarter more CPU time (`benches/capacity.py`, "shop" and "office").
-const FOREGROUND_RUN_SURE: Duration = Duration::from_micros(7500);
+pub const FOREGROUND_RUN_SURE: Duration = Duration::from_micros(7500);
 
 /// A model in use after its keep-alive time is checked again after a quarter of that time, but not sooner than this.
 const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
