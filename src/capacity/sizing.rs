@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledge_models::scheduling::scheduler::FOREGROUND_RUN_SURE;
+use ledge_models::scheduling::scheduler::FOREGROUND_RUN_MAX;
 use serde::Serialize;
 
 use crate::costs::CALL_PRIOR_S;
@@ -178,7 +178,7 @@ fn unit(rate: f64, cpu_s: f64) -> Work {
         service_s: cpu_s,
         objective_s: queueing::default_objective(cpu_s),
         at_a_time: f64::INFINITY,
-        is_background: cpu_s > FOREGROUND_RUN_SURE.as_secs_f64(),
+        is_background: cpu_s > FOREGROUND_RUN_MAX.as_secs_f64(),
     }
 }
 

@@ -64,11 +64,11 @@ const BRIEF_RUN_MAX: Duration = Duration::from_micros(60);
 
 /// A model that takes more CPU time than this in an average run is run in the background. A call in the foreground
 /// waits for the run before it, and `benches/README.md` has 20 ms as the goal for a small model next to documents.
-const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
+pub const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
 
-/// A model with shorter runs stays in the foreground at any load. Beside documents, which use the same caches, the runs of
-/// a photograph took a quarter more CPU time (`benches/capacity.py`, "shop" and "office").
-pub const FOREGROUND_RUN_SURE: Duration = Duration::from_micros(7500);
+/// A model of the foreground stays there up to this time: beside documents, which use the same caches, the runs of a
+/// photograph take a quarter more CPU time (`benches/capacity.py`, "shop" and "office"), and it would wait behind them.
+const FOREGROUND_RUN_KEPT: Duration = Duration::from_millis(15);
 
 /// A model in use after its keep-alive time is checked again after a quarter of that time, but not sooner than this.
 const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
@@ -113,6 +113,8 @@ pub struct ScheduledModel {
     /// Average CPU time of a run, with making its inputs and reading its outputs; `None` before the first. Each new run
     /// counts for an eighth.
     average_cpu: Option<Duration>,
+    /// True when its runs are short enough for the foreground.
+    is_short: bool,
     /// Largest inputs, in bytes, of a run that was brief: larger ones are tried on a worker first.
     inline_bytes: usize,
     /// True when the time of a run follows from the size of its inputs; false for a model with outputs that grow with
@@ -151,6 +153,7 @@ impl ScheduledModel {
             bytes_each: 0,
             average_run: Duration::MAX,
             average_cpu: None,
+            is_short: false,
             inline_bytes: 0,
             steady: false,
             growth_failed: false,
@@ -164,8 +167,7 @@ impl ScheduledModel {
     pub fn instance_usage(&self) -> InstanceUsage {
         let Self { instances, bytes_each, .. } = *self;
         InstanceUsage {
-            is_background: self.tier(Priority::Interactive) == Tier::Background
-                || self.average_cpu.is_some_and(|time| time > FOREGROUND_RUN_SURE),
+            is_background: self.tier(Priority::Interactive) == Tier::Background,
             instances,
             bytes: bytes_each * instances as u64,
             bytes_each,
@@ -185,8 +187,7 @@ impl ScheduledModel {
 
     /// The workers that run its jobs of a priority. Those of a model without a measured run are in the background.
     fn tier(&self, priority: Priority) -> Tier {
-        let is_short = self.average_cpu.is_some_and(|time| time <= FOREGROUND_RUN_MAX);
-        if priority == Priority::Interactive && is_short && self.scale.threads == 1 {
+        if priority == Priority::Interactive && self.is_short && self.scale.threads == 1 {
             Tier::Foreground
         } else {
             Tier::Background
@@ -444,7 +445,9 @@ impl SchedulerState {
     /// Records the CPU time of a run, with making its inputs and reading its outputs.
     pub fn record_cpu(&mut self, id: u64, cpu: Duration) {
         if let Some(entry) = self.models.get_mut(&id) {
-            entry.average_cpu = Some(entry.average_cpu.map_or(cpu, |before| before / 8 * 7 + cpu / 8));
+            let average = entry.average_cpu.map_or(cpu, |before| before / 8 * 7 + cpu / 8);
+            entry.average_cpu = Some(average);
+            entry.is_short = average <= if entry.is_short { FOREGROUND_RUN_KEPT } else { FOREGROUND_RUN_MAX };
         }
     }
 

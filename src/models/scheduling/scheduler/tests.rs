@@ -67,6 +67,13 @@ const MS: Duration = Duration::from_millis(1);
 /// The background worker of a machine with one core.
 const BACK: usize = 1;
 
+impl ScheduledModel {
+    /// As before the first run.
+    fn forget_runs(&mut self) {
+        (self.average_cpu, self.is_short) = (None, false);
+    }
+}
+
 impl SchedulerMachine {
     /// A machine of this many cores, with all its workers asleep.
     fn new(cores: usize) -> Self {
@@ -100,7 +107,7 @@ impl SchedulerMachine {
         entry.instances = instances;
         entry.bytes_each = 100;
         entry.steady = true;
-        entry.average_cpu = Some(MS);
+        (entry.average_cpu, entry.is_short) = (Some(MS), true);
         entry.idle = (0..instances).map(|_| self.instance()).collect();
         self.state.add(entry)
     }
@@ -172,7 +179,7 @@ fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
     let mut machine = SchedulerMachine::new(1);
     let (short, long, new) = (machine.model(2, 1, 2), machine.model(1, 1, 1), machine.model(1, 1, 1));
     machine.state.record_cpu(long, 10_000 * MS);
-    machine.state.model(new).unwrap().average_cpu = None;
+    machine.state.model(new).unwrap().forget_runs();
     assert_eq!(machine.offer(long, Priority::Interactive, MS), Some(BACK));
     assert!(machine.wake(0, MS).is_none(), "the foreground is for short runs");
     let first = machine.wake(BACK, MS).unwrap();
@@ -196,7 +203,7 @@ fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
 fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
     let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
-    machine.state.model(model).unwrap().average_cpu = None;
+    machine.state.model(model).unwrap().forget_runs();
     assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(BACK));
     let first = machine.wake(BACK, MS).unwrap();
     assert_eq!(machine.offer(model, Priority::Interactive, MS), None, "its only instance runs");
@@ -211,11 +218,26 @@ fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
 }
 
 #[test]
+fn a_model_changes_its_tier_only_when_its_runs_become_much_longer_or_shorter() {
+    let mut machine = SchedulerMachine::new(1);
+    let model = machine.model(1, 1, 1);
+    let mut settle = |run: Duration| {
+        (0..64).for_each(|_| machine.state.record_cpu(model, run));
+        machine.state.model(model).unwrap().tier(Priority::Interactive)
+    };
+    for (ms, tier) in [(9, Tier::Foreground), (14, Tier::Foreground), (16, Tier::Background), (11, Tier::Background)] {
+        assert_eq!(settle(ms * MS), tier, "{ms} ms");
+    }
+    assert_eq!(settle(9 * MS), Tier::Foreground);
+}
+
+#[test]
 fn a_batch_that_forms_while_its_model_changes_its_tier_is_waited_for() {
     let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     let entry = machine.state.model(model).unwrap();
-    (entry.average_cpu, entry.batching) = (None, Some(BatchPolicy::powers_of_two(8, 10 * MS)));
+    entry.forget_runs();
+    entry.batching = Some(BatchPolicy::powers_of_two(8, 10 * MS));
     machine.offer(model, Priority::Interactive, Duration::ZERO);
     let first = machine.wake(BACK, 10 * MS).unwrap();
     assert_eq!(machine.offer(model, Priority::Interactive, 11 * MS), None, "its only instance runs");
