@@ -11,6 +11,10 @@ pub const CALL_PRIOR_S: f64 = 0.000_1;
 /// The prior of one wake-up of the thread that serves callers, in seconds.
 const WAKE_PRIOR_S: f64 = 0.000_01;
 
+/// The most that a wake-up costs, as a multiple of its prior. Where all calls come together, no interval tells wake-ups
+/// from calls, and decoding a photograph would count as waking up.
+const WAKE_FACTOR_MAX: f64 = 5.0;
+
 /// The prior of the work of an idle service, in cores.
 const IDLE_PRIOR: f64 = 0.002;
 
@@ -65,7 +69,8 @@ pub fn fit(rows: &[CostRow], priors: &[f64]) -> Costs {
             let gradient: f64 = rows.iter().zip(&rests).map(|(row, rest)| column(row, index) * rest).sum();
             // The penalty is relative to the energy of the column: a kind that is often seen forgets its prior.
             let penalty = weight.min(0.01 * energy.max(1e-18));
-            let better = (*factor + (gradient + penalty * (1.0 - *factor)) / (energy + penalty)).max(0.0);
+            let most = if index == 1 { WAKE_FACTOR_MAX } else { f64::INFINITY };
+            let better = (*factor + (gradient + penalty * (1.0 - *factor)) / (energy + penalty)).clamp(0.0, most);
             let change = better - *factor;
             *factor = better;
             largest_change = largest_change.max(change.abs());

@@ -135,7 +135,8 @@ pub fn used(supply: &Supply, base: &Base, work: &[Work]) -> Vec<Used> {
         .iter()
         .filter(|of| of.rate > 0.0 && all > 0.0)
         .map(|of| QueueClass {
-            share: of.rate * (of.run_s + of.other_s) / all,
+            share: of.rate * of.run_s / all,
+            run_s: of.run_s,
             service_s: of.service_s,
             objective_s: if of.is_inline() { f64::INFINITY } else { of.objective_s },
             is_background: of.is_background,
