@@ -20,6 +20,9 @@ use std::time::Instant;
 
 const WEEK_MS: f64 = 7.0 * 86_400_000.0;
 
+/// As in `src/history/unusual.rs`.
+const SERIES_TYPICAL: f64 = 32.0;
+
 /// A line of `series.csv`, with its samples.
 struct Series {
     name: String,
@@ -58,8 +61,12 @@ fn main() {
     let series = read(Path::new(folder), half);
     println!("half {half}: {} files", series.len());
 
-    let methods: [(&str, Method); 3] =
-        [("ledge", detector), ("mean and 3 standard deviations", three_sigma), ("EWMA and 4 deviations", ewma)];
+    let methods: [(&str, Method); 4] = [
+        ("ledge", |series| detector(series, Pace::ALARMS_A_WEEK)),
+        ("ledge, at the rate of each series of a box", |series| detector(series, Pace::ALARMS_A_WEEK / SERIES_TYPICAL)),
+        ("mean and 3 standard deviations", three_sigma),
+        ("EWMA and 4 deviations", ewma),
+    ];
     for (name, method) in methods {
         report(name, &series, method, each && name == "ledge");
     }
@@ -91,8 +98,8 @@ fn read(folder: &Path, half: &str) -> Vec<Series> {
         .collect()
 }
 
-fn detector(series: &Series) -> Run {
-    let pace = Pace::new(series.interval_ms, Pace::ALARMS_A_WEEK).expect("a pace");
+fn detector(series: &Series, alarms_a_week: f64) -> Run {
+    let pace = Pace::new(series.interval_ms, alarms_a_week).expect("a pace");
     let mut detector = SeriesDetector::new(pace);
     let mut run = Run::default();
     let started = Instant::now();
