@@ -8,31 +8,38 @@
 Each mix is called at random times (an open loop). First at a small load, at which the daemon measures itself and says how far this
 mix can grow. Then at larger loads: the largest at which all calls are answered with 200, and 99 of 100 of each kind within the
 objective that the answer names, is searched by halving. The daemon has its first answers before it predicts, never the search.
+The cameras of a mix show something new on every fifth picture. At a larger load their pictures come faster, from a daemon that was
+started again, and 98 of 100 must have been looked at in time.
 With `--cores`, the callers use the other cores. Needs `make setup-test` and a quiet machine.
 """
 import argparse
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import math
 import os
 import shutil
-import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the packages `budget` and `peers`
 
-from budget import ledge, processes, provenance, servers, stage  # noqa: E402
+from budget import ledge, processes, provenance, stage  # noqa: E402
 from budget.figures import percentile  # noqa: E402
 from budget.load import closed_loop, open_loop  # noqa: E402
 from budget.wire import json_call, request  # noqa: E402
 
 RECEIPT = stage.CHECKOUT / "models" / "document_reader" / "golden" / "receipt.png"
 PHOTO = Path(__file__).resolve().parent / "data" / "chelsea_640x480.jpg"
+OTHER_PHOTO = stage.CHECKOUT / "tests" / "data" / "photos" / "cows.jpg"
 STREAMS, PATIENCE_S, PAUSE_S = 128, 30, 3
+CAMERAS, CAMERA_INTERVAL_MS = "cameras", 500
 TEXT = "The delivery was two days late, and one of the boxes was open."
 
 
@@ -56,6 +63,7 @@ MIXES = {
     "shop": {"wine_mlp": 200.0, "efficientnet_lite0": 15.0},
     "camera": {"coco_detector": 12.0, "all_minilm_l6_v2": 30.0},
     "office": {"document_reader": 0.15, "efficientnet_lite0": 8.0},
+    "yard": {CAMERAS: 10.0, "all_minilm_l6_v2": 20.0},
 }
 
 
@@ -64,17 +72,71 @@ def add(daemon, model):
     shutil.copytree(ledge.HOME / "models" / model, daemon.models / model)
 
 
+@contextlib.contextmanager
+def picture_server(bodies):
+    """The port of a server whose pictures are the same five times, and then another one."""
+    counts, lock = {}, threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            with lock:
+                number = next(counts.setdefault(self.path, itertools.count()))
+            body = bodies[number // 5 % len(bodies)]
+            self.send_response(200)
+            self.send_header("Content-Type", "image/jpeg")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def camera_settings(port, count, interval_ms):
+    """Cameras of a server on this port."""
+    allowed = f'''
+[[egress.allow]]
+host = "127.0.0.1:{port}"
+region = "lan"
+send = ["requests"]
+'''
+    cameras = [f'''
+[[camera]]
+name = "camera{number}"
+url = "http://127.0.0.1:{port}/{number}.jpg"
+interval_ms = {interval_ms}
+frozen_after_ms = 0
+''' for number in range(count)]
+    return allowed + "".join(cameras)
+
+
+def pictures(daemon):
+    """The pictures that the cameras looked at."""
+    rows = daemon.get("/metrics")[1].decode().splitlines()
+    return sum(float(row.rsplit(" ", 1)[1]) for row in rows if row.startswith("ledge_camera_pictures_total"))
+
+
 def load(port, mix, factor, seconds):
     """{model: samples} of the mix at FACTOR times its small load, each model from a process of its own."""
     data = calls()
     with concurrent.futures.ProcessPoolExecutor(len(mix)) as pool:
-        running = {model: pool.submit(open_loop, port, data[model], rate * factor, seconds, STREAMS, PATIENCE_S) for model, rate in mix.items()}
+        called = {model: rate * factor for model, rate in mix.items() if model != CAMERAS}
+        running = {model: pool.submit(open_loop, port, data[model], rate, seconds, STREAMS, PATIENCE_S) for model, rate in called.items()}
         return {model: future.result() for model, future in running.items()}
 
 
 def predict(daemon, mix, seconds):
     """The answer of `GET /capacity` after the small load."""
-    load(daemon.port, mix, 1.0, 10)  # First runs are slower.
     daemon.get("/capacity")
     load(daemon.port, mix, 1.0, seconds)
     status, body = daemon.get("/capacity")
@@ -87,44 +149,68 @@ def holds(daemon, mix, factor, seconds, objectives):
     """True where all calls were answered, 99 of 100 of each kind in time. Prints what was seen."""
     time.sleep(PAUSE_S)
     seen, is_met = [], True
+    before, started = pictures(daemon), time.monotonic()
     for model, samples in load(daemon.port, mix, factor, seconds).items():
         failed = sum(sample.status != 200 for sample in samples)
         p99 = percentile([sample.latency_ms for sample in samples], 0.99) / 1e3
         is_met &= failed == 0 and p99 <= objectives[model]
         seen.append(f"{model} {len(samples) / seconds:.3g}/s p99 {p99 * 1e3:.3g} of {objectives[model] * 1e3:.3g} ms, {failed} failed")
+    if CAMERAS in mix:
+        due = mix[CAMERAS] * factor * (time.monotonic() - started) * 1e3 / CAMERA_INTERVAL_MS
+        watched = (pictures(daemon) - before) / due
+        is_met &= watched >= 0.98
+        seen.append(f"{watched:.1%} of the pictures of cameras")
     print(f"  x {factor:.2f} {'holds' if is_met else 'too much'}: {'; '.join(seen)}", file=sys.stderr, flush=True)
     return is_met
 
 
-def search(daemon, mix, guess, steps, seconds, objectives):
+def search(at_load, mix, guess, steps, seconds, objectives):
     """The largest factor that holds: between a third and three times the guess, by halving of its logarithm."""
     low, high = math.log(guess / 3), math.log(guess * 3)
     for _ in range(steps):
         middle = (low + high) / 2
-        if holds(daemon, mix, math.exp(middle), seconds, objectives):
-            low = middle
-        else:
-            high = middle
+        with at_load(math.exp(middle)) as daemon:
+            is_met = holds(daemon, mix, math.exp(middle), seconds, objectives)
+        low, high = (middle, high) if is_met else (low, middle)
     return math.exp((low + high) / 2)
 
 
 def measure(name, options):
     cores = len(options.cores.split(",")) if options.cores else os.cpu_count()
     mix = {model: rate * cores for model, rate in MIXES[name].items()}
-    daemon = ledge.Ledge(f"capacity-{name}", settings=["log.level=error", *options.set])
-    daemon.cores = options.cores
-    for model in mix:
-        add(daemon, model)
-    with daemon:
+    bodies = [PHOTO.read_bytes(), OTHER_PHOTO.read_bytes()]
+    with picture_server(bodies) if CAMERAS in mix else contextlib.nullcontext() as port:
+        return compare(name, mix, options, port)
+
+
+def compare(name, mix, options, camera_port):
+    called = [model for model in mix if model != CAMERAS]
+
+    @contextlib.contextmanager
+    def daemon_at(factor):
+        """A daemon whose cameras are so many times as fast."""
+        daemon = ledge.Ledge(f"capacity-{name}", settings=["log.level=error", *options.set])
+        daemon.cores = options.cores
+        for model in called:
+            add(daemon, model)
+        if CAMERAS in mix:
+            add(daemon, "coco_detector")
+            settings = camera_settings(camera_port, round(mix[CAMERAS]), round(CAMERA_INTERVAL_MS / factor))
+            (daemon.folder / "ledge.toml").write_text(settings)
+        with daemon:
+            load(daemon.port, mix, 1.0, 10)  # First runs are slower.
+            yield daemon
+
+    with daemon_at(1.0) as daemon:
         report = predict(daemon, mix, options.measure)
         rows = {row["model"]: row for row in report["work"]}
         # The daemon names the growth of the rates that it saw; the test has its own.
-        model = next(iter(mix))
-        predicted = report["growth"] * rows[model]["now"] / mix[model]
-        objectives = {model: rows[model]["objective_s"] for model in mix}
+        predicted = report["growth"] * rows[called[0]]["now"] / mix[called[0]]
+        objectives = {model: rows[model]["objective_s"] for model in called}
         print(f"{name}: predicted x {predicted:.2f}, then {report['first']} is used up; {json.dumps(report)}", file=sys.stderr, flush=True)
+        at_load = daemon_at if CAMERAS in mix else lambda _: contextlib.nullcontext(daemon)
         # The search does not begin at the prediction, which would favour it.
-        measured = search(daemon, mix, predicted * 0.87, options.steps, options.seconds, objectives)
+        measured = search(at_load, mix, predicted * 0.87, options.steps, options.seconds, objectives)
     return {"mix": name, "predicted": predicted, "measured": measured, "ratio": predicted / measured, "first": report["first"], "report": report}
 
 
@@ -132,22 +218,6 @@ def usage(daemon):
     """(CPU seconds, bytes of memory) of the whole service."""
     figures = dict(line.rsplit(" ", 1) for line in daemon.get("/metrics")[1].decode().splitlines() if line.startswith("ledge_service_"))
     return tuple(float(figures[f"ledge_service_{name}"]) for name in ("cpu_seconds_total", "memory_bytes"))
-
-
-def camera_settings(port, interval_ms):
-    """Cameras of a folder with one photograph, which never changes."""
-    return f'''
-[[egress.allow]]
-host = "127.0.0.1:{port}"
-region = "lan"
-send = ["requests"]
-
-[[camera]]
-name = "still"
-url = "http://127.0.0.1:{port}/{PHOTO.name}"
-interval_ms = {interval_ms}
-frozen_after_ms = 0
-'''
 
 
 def idle(daemon):
@@ -176,25 +246,15 @@ def reference(seconds):
         if wrong:
             raise RuntimeError(f"{model}: {len(wrong)} calls failed, one with status {wrong[0]}")
         print(f"{model}\t{(after - before) / len(samples) * 1e3:.3g}\t{(max(peak, kept) - empty) / 1e6:.0f}\t{len(samples)} calls", flush=True)
-    interval_ms = 200
-    port = servers.free_port()
-    files = subprocess.Popen([sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", PHOTO.parent, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        daemon = ledge.Ledge("capacity-still", settings=["log.level=error"])
-        add(daemon, "coco_detector")
-        (daemon.folder / "ledge.toml").write_text(camera_settings(port, interval_ms))
+    daemon = ledge.Ledge("capacity-still", settings=["log.level=error"])
+    add(daemon, "coco_detector")
+    with picture_server([PHOTO.read_bytes()]) as port:
+        (daemon.folder / "ledge.toml").write_text(camera_settings(port, 1, 200))
         with daemon:
             time.sleep(10)
-            before, rows = usage(daemon)[0], daemon.get("/metrics")[1].decode()
+            before, seen = usage(daemon)[0], pictures(daemon)
             time.sleep(seconds)
-            after, later = usage(daemon)[0], daemon.get("/metrics")[1].decode()
-    finally:
-        files.terminate()
-        files.wait()
-
-    def pictures(text):
-        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("ledge_camera_pictures_total"))
-    count = pictures(later) - pictures(rows)
+            after, count = usage(daemon)[0], pictures(daemon) - seen
     print(f"picture_unchanged\t{(after - before) / count * 1e3:.3g}\t\t{count:.0f} pictures", flush=True)
 
 
