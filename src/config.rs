@@ -45,6 +45,7 @@ use ledge_models::runtimes::RuntimesConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use ledge_mqtt::bindings::BindingConfig;
 use ledge_mqtt::config::MqttConfig;
+use ledge_mqtt::topics::TopicFilter;
 use ledge_part::section::ConfigSection;
 use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
@@ -258,6 +259,12 @@ impl Config {
     pub fn tls_source(&self) -> TlsSource {
         let listen = self.http.listen.iter().chain(&self.grpc.listen).cloned();
         TlsSource::new(&self.http.tls, listen.collect(), &self.state.path)
+    }
+
+    /// The topic on which Home Assistant says that it has started; `None` where nothing is announced to it.
+    pub fn home_assistant_status(&self) -> Option<TopicFilter> {
+        let has_entities = !self.camera.is_empty() || self.history.unusual_mqtt;
+        (self.home_assistant.enable && has_entities).then(|| self.home_assistant.status_topic().parse().ok())?
     }
 
     /// The destinations to which this box connects only through a proxy, each with its proxy.

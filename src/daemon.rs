@@ -10,6 +10,7 @@
 //! * `findings.rs` - findings about this box, as the daemon itself sees it
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
+//! * `unusual.rs` - what is unusual of the figures, published over MQTT
 //! * `report.rs` - the report of a month as a part of the daemon, connected to the configuration
 //! * `daily.rs` - the traffic that left the box, recorded once a day, and the end of data by `[retention]`
 //! * `capacity.rs` - capacity as a part of the daemon, connected to the models, the cameras and the disks
@@ -48,6 +49,7 @@ mod rekey;
 mod report;
 mod serving_core;
 mod standalone;
+mod unusual;
 mod updates;
 
 use std::path::Path;
@@ -92,6 +94,7 @@ use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
 use ledge_mqtt::publisher::Publisher;
+use ledge_mqtt::topics::DeviceTopics;
 use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
@@ -466,6 +469,11 @@ impl DaemonApp {
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
+        if config.history.unusual_mqtt && config.mqtt.broker.is_some() {
+            let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
+            let (publisher, topic) = (publisher.clone(), topics.unusual());
+            shutdown.spawn(unusual::publish(history.clone(), publisher, topic, shutdown.clone()));
+        }
         let daily = daily::DailyTask::new(&config, &counts, serving.features(), history, audit);
         shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));

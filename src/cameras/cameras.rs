@@ -55,6 +55,8 @@ pub struct CameraServices {
     pub cameras_topic: String,
     /// The topic that says whether this box is online.
     pub online_topic: String,
+    /// The topic of what is unusual of the figures of this box; `None` where it is not published.
+    pub unusual_topic: Option<String>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -70,6 +72,7 @@ struct CamerasState {
     watching: WatcherServices,
     publisher: Option<Arc<dyn CameraPublisher>>,
     cameras_topic: String,
+    unusual_topic: Option<String>,
     announcements: DiscoveryMessages,
 }
 
@@ -132,6 +135,7 @@ impl Cameras {
                 device: &services.device,
                 cameras: &services.cameras_topic,
                 online: &services.online_topic,
+                unusual: services.unusual_topic.as_deref(),
                 version: env!("CARGO_PKG_VERSION"),
             };
             discovery::announcements(config, &site)
@@ -143,8 +147,15 @@ impl Cameras {
             kept: PictureMemory::new(KEPT_BYTES_MAX),
             clock: services.clock.clone(),
         };
-        let (publisher, cameras_topic) = (services.publisher.clone(), services.cameras_topic.clone());
-        let state = CamerasState { cameras, given: senders, watching, publisher, cameras_topic, announcements };
+        let state = CamerasState {
+            cameras,
+            given: senders,
+            watching,
+            publisher: services.publisher.clone(),
+            cameras_topic: services.cameras_topic.clone(),
+            unusual_topic: services.unusual_topic.clone(),
+            announcements,
+        };
         let cameras = Self(Arc::new(state));
         (cameras.clone(), CameraTasks { cameras, services, given, home_assistant })
     }
@@ -179,13 +190,14 @@ impl Cameras {
 
     /// The topics for which the broker keeps a message.
     fn retained_topics(&self) -> BTreeSet<String> {
-        let CamerasState { cameras, cameras_topic, announcements, .. } = &*self.0;
+        let CamerasState { cameras, cameras_topic, unusual_topic, announcements, .. } = &*self.0;
         let of_camera = |camera: &Arc<Camera>| {
             let topics = CameraTopics::new(cameras_topic, &camera.config.name);
             let picture = camera.config.publish_pictures.then(|| topics.picture());
             [topics.counts(), topics.state(), topics.status()].into_iter().chain(picture)
         };
-        cameras.iter().flat_map(of_camera).chain(announcements.keys().cloned()).collect()
+        let of_box = unusual_topic.iter().chain(announcements.keys()).cloned();
+        cameras.iter().flat_map(of_camera).chain(of_box).collect()
     }
 
     /// Publishes the entities for Home Assistant.

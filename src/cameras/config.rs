@@ -150,9 +150,9 @@ impl Default for HomeAssistantConfig {
 }
 
 impl HomeAssistantConfig {
-    /// The topic on which Home Assistant says that it has started; `None` where no camera is announced.
-    pub fn status_topic(&self, cameras: &CamerasConfig) -> Option<String> {
-        (self.enable && !cameras.is_empty()).then(|| format!("{}/status", self.prefix))
+    /// The topic on which Home Assistant says that it has started.
+    pub fn status_topic(&self) -> String {
+        format!("{}/status", self.prefix)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Entities in Home Assistant: one retained message each, on a topic below the discovery prefix.
+//! Entities in Home Assistant, of the cameras and of the box: one retained message each, on a topic below the discovery
+//! prefix.
 //!
 //! Pure. The entities follow only from the configuration: those of a zone are for the labels that the configuration
 //! names. <https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery>
@@ -25,11 +26,13 @@ pub struct DiscoverySite<'a> {
     pub cameras: &'a str,
     /// The topic that says whether this box is online.
     pub online: &'a str,
+    /// The topic of what is unusual of the figures of this box; `None` where it is not published.
+    pub unusual: Option<&'a str>,
     /// The version of Ledge.
     pub version: &'a str,
 }
 
-/// The entities of all cameras.
+/// The entities of all cameras, and of the box.
 pub fn announcements(config: &CamerasConfig, site: &DiscoverySite<'_>) -> DiscoveryMessages {
     let mut announcements = DiscoveryMessages::new();
     for camera in config.iter() {
@@ -41,7 +44,33 @@ pub fn announcements(config: &CamerasConfig, site: &DiscoverySite<'_>) -> Discov
         }
         .announce();
     }
+    announcements.extend(site.unusual.map(|topic| unusual(site, topic)));
     announcements
+}
+
+/// The entity that is on while a figure of the box is unusual, with the events as its attributes.
+fn unusual(site: &DiscoverySite<'_>, topic: &str) -> (String, Value) {
+    let DiscoverySite { prefix, device, online, version, .. } = site;
+    let node = joined(["ledge", device.as_str()]);
+    let entity = json!({
+        "name": "Unusual",
+        "unique_id": format!("{node}--unusual"),
+        "device": {
+            "identifiers": [node],
+            "name": device.as_str(),
+            "manufacturer": "Ledge",
+            "model": "Inference appliance",
+            "sw_version": version,
+        },
+        "origin": { "name": "Ledge", "sw_version": version },
+        "availability_topic": online,
+        "state_topic": topic,
+        "value_template": "{{ 'ON' if value_json.events else 'OFF' }}",
+        "json_attributes_topic": topic,
+        "device_class": "problem",
+        "entity_category": "diagnostic",
+    });
+    (format!("{prefix}/binary_sensor/{node}/unusual/config"), entity)
 }
 
 struct DiscoveryBuilder<'a> {
@@ -187,9 +216,10 @@ mod tests {
 
     use super::*;
 
-    fn announced(config: &str) -> DiscoveryMessages {
+    fn announced(config: &str, unusual: Option<&str>) -> DiscoveryMessages {
         #[derive(serde::Deserialize)]
         struct DiscoveryFile {
+            #[serde(default)]
             camera: CamerasConfig,
         }
         let config: DiscoveryFile = toml::from_str(config).unwrap();
@@ -199,6 +229,7 @@ mod tests {
             device: &device,
             cameras: "ledge/v1/box.7/cameras",
             online: "ledge/v1/box.7/online",
+            unusual,
             version: "1",
         };
         announcements(&config.camera, &site)
@@ -217,7 +248,7 @@ mod tests {
 
     #[test]
     fn each_label_of_each_zone_has_a_count_and_a_presence() {
-        let found = announced(YARD);
+        let found = announced(YARD, None);
         let topics: Vec<&str> = found.keys().map(String::as_str).collect();
         let node = "ledge--box-2e7";
         let expected = [
@@ -258,7 +289,22 @@ mod tests {
 
     #[test]
     fn without_labels_there_are_the_diagnostics_alone() {
-        assert_eq!(announced("[[camera]]\nname = 'yard'").len(), 3);
+        assert_eq!(announced("[[camera]]\nname = 'yard'", None).len(), 3);
+    }
+
+    #[test]
+    fn the_box_is_a_device_of_its_own_where_it_says_what_is_unusual() {
+        let topic = "ledge/v1/box.7/unusual";
+        let found = announced("", Some(topic));
+        let (config, entity) = found.first_key_value().unwrap();
+        assert_eq!((found.len(), config.as_str()), (1, "homeassistant/binary_sensor/ledge--box-2e7/unusual/config"));
+        assert!(entity["state_topic"] == topic && entity["json_attributes_topic"] == topic);
+
+        // No camera has the same device, nor one called `unusual` the same entity.
+        let both = announced(&YARD.replace("'yard'", "'unusual'"), Some(topic));
+        let devices: BTreeSet<_> = both.values().map(|entity| entity["device"]["identifiers"].to_string()).collect();
+        let ids: BTreeSet<_> = both.values().map(|entity| entity["unique_id"].to_string()).collect();
+        assert_eq!((devices.len(), ids.len()), (2, 11));
     }
 
     proptest! {

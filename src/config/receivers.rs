@@ -12,22 +12,25 @@ impl Config {
         let mut problems = Vec::new();
         for (index, alert) in self.alert.iter().enumerate() {
             let section = format!("alert[{index}]");
+            let mqtt = format!("{section}.mqtt");
             let hops = alert.url.iter().map(|url| &url.at).chain(&alert.proxy);
-            problems.extend(self.broker_problems(&section, alert.mqtt, EgressContent::Alert));
+            problems.extend(self.broker_problems(&mqtt, alert.mqtt, EgressContent::Alert));
             problems.extend(self.refusals(&format!("{section}.url"), hops, EgressContent::Alert));
         }
         for (index, inbox) in self.inbox.iter().enumerate() {
             let section = format!("inbox[{index}]");
+            let mqtt = format!("{section}.mqtt");
             let hops = inbox.webhook.iter().flat_map(|webhook| std::iter::once(&webhook.url.at).chain(&webhook.proxy));
-            problems.extend(self.broker_problems(&section, inbox.mqtt, EgressContent::Document));
+            problems.extend(self.broker_problems(&mqtt, inbox.mqtt, EgressContent::Document));
             problems.extend(self.refusals(&format!("{section}.webhook.url"), hops, EgressContent::Document));
         }
+        let publishes = self.history.unusual_mqtt;
+        problems.extend(self.broker_problems("history.unusual_mqtt", publishes, EgressContent::Alert));
         problems
     }
 
-    /// The mistakes of a section whose messages go to the broker if `is_used`.
-    fn broker_problems(&self, section: &str, is_used: bool, content: EgressContent) -> Vec<ValueProblem> {
-        let key = format!("{section}.mqtt");
+    /// The mistakes of a key by which messages go to the broker if `is_used`.
+    fn broker_problems(&self, key: &str, is_used: bool, content: EgressContent) -> Vec<ValueProblem> {
         if !is_used {
             return Vec::new();
         }
@@ -36,7 +39,7 @@ impl Config {
             return vec![ValueProblem::new(key, problem)];
         }
         let brokers: Vec<_> = self.mqtt.destinations().into_iter().map(|broker| broker.at).collect();
-        self.refusals(&key, &brokers, content)
+        self.refusals(key, &brokers, content)
     }
 
     /// The mistakes of destinations that may get data, but none of this content. One that may get nothing is reported

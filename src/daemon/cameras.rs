@@ -91,12 +91,16 @@ impl WatchedCameras {
             publisher: config.mqtt.broker.is_some().then(|| to_broker(publisher)),
             cameras_topic: topics.cameras().as_str().to_owned(),
             online_topic: topics.online().as_str().to_owned(),
+            unusual_topic: config.history.unusual_mqtt.then(|| topics.unusual().as_str().to_owned()),
             clock: Arc::new(SystemClock::default()),
         };
         let (cameras, tasks) = Cameras::new(&config.camera, &config.home_assistant, services, receiver);
         serving.report_sightings_to(Arc::new(cameras.clone()));
-        let filter = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
-        let listeners = filter.map(|filter| TopicListener { filter, messages: sender }).into_iter().collect();
+        let listeners = config
+            .home_assistant_status()
+            .map(|filter| TopicListener { filter, messages: sender })
+            .into_iter()
+            .collect();
         Self { cameras, tasks, listeners }
     }
 

@@ -39,7 +39,7 @@ pub enum EgressContent {
     /// Pictures of cameras, with the objects that were found drawn into them.
     #[serde(rename = "pictures")]
     Picture,
-    /// The findings about this box, for the receivers of `[[alert]]`.
+    /// The findings about this box, for the receivers of `[[alert]]`, and its figures that are unusual, for the broker.
     #[serde(rename = "alerts")]
     Alert,
     /// Fields and text of the documents of `[[inbox]]`. Only an entry that names it permits it.

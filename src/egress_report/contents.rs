@@ -8,6 +8,7 @@ use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
 use ledge_cameras::messages::{CameraEvent, CameraObjectCounts, CameraStatus};
 use ledge_egress::{EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS, WEBHOOK_HEADERS};
+use ledge_history::unusual_message;
 use ledge_inbox::message::InboxMessage;
 use ledge_membership::{CertificateRequest, Diagnosis};
 use ledge_mqtt::answer;
@@ -48,7 +49,9 @@ pub fn what(content: EgressContent) -> &'static str {
         EgressContent::Audit => {
             "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
         }
-        EgressContent::Alert => "what is wrong with this box, for the webhooks and the broker of [[alert]]",
+        EgressContent::Alert => {
+            "what is wrong with this box, for the webhooks and the broker of [[alert]], and what is unusual, for the broker"
+        }
         EgressContent::Document => {
             "fields and text of the documents of [[inbox]], for its webhook and the broker, where an entry of \
              egress.allow names them"
@@ -127,6 +130,7 @@ pub fn messages(content: EgressContent) -> Vec<EgressMessageForm> {
         EgressContent::Audit => audit_messages(&AuditConfig::default()),
         EgressContent::Alert => vec![
             typed("an alert (JSON)", alert_message::schema()),
+            typed("what is unusual, with history.unusual_mqtt (JSON)", unusual_message::schema()),
             constant("the request that carries it (HTTP POST)", &WEBHOOK_HEADERS),
         ],
         EgressContent::Document => vec![

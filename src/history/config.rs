@@ -18,11 +18,13 @@ pub struct HistoryConfig {
     /// The false alarms a week that the owner accepts of what is unusual, of the whole box; 0 looks for nothing.
     #[serde(deserialize_with = "in_range::<0, 1000, _, _>")]
     pub unusual_alarms_per_week: u32,
+    /// Publishes what is unusual now at the broker of `[mqtt]`.
+    pub unusual_mqtt: bool,
 }
 
 impl Default for HistoryConfig {
     fn default() -> Self {
-        Self { enabled: true, path: "history".into(), unusual_alarms_per_week: 1 }
+        Self { enabled: true, path: "history".into(), unusual_alarms_per_week: 1, unusual_mqtt: false }
     }
 }
 

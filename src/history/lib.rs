@@ -49,3 +49,4 @@ mod store;
 pub mod unusual;
 
 pub use part::{History, HistoryPart};
+pub use unusual::message as unusual_message;

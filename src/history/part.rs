@@ -17,6 +17,7 @@ use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::config::HistoryConfig;
@@ -27,6 +28,7 @@ use crate::readings::{FigureReader, FigureReading};
 use crate::recorder::HistoryRecorder;
 use crate::store::HistoryStore;
 use crate::unusual::UnusualWatch;
+use crate::unusual::message::UnusualMessage;
 
 /// The figures of the last day in memory, and the history on the disk. Clones share them.
 #[derive(Debug, Clone)]
@@ -44,6 +46,11 @@ impl History {
         store.restore(&figures, clock::unix_millis());
         let unusual = UnusualWatch::open(config);
         Self { figures, store: Arc::new(Mutex::new(store)), unusual: Arc::new(Mutex::new(unusual)) }
+    }
+
+    /// The events that are unusual, now and whenever they change.
+    pub fn unusual_messages(&self) -> watch::Receiver<UnusualMessage> {
+        self.unusual().messages()
     }
 
     /// The watch on what is unusual. Whoever takes it may wait for the disk.

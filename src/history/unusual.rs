@@ -6,11 +6,12 @@
 //! at most six hours of learning.
 //!
 //! `unusual/events.rs` has the events that were reported, `unusual/bands.rs` the usual values of the last day,
-//! `unusual/http.rs` the routes.
+//! `unusual/http.rs` the routes, and `unusual/message.rs` the message for the broker.
 
 mod bands;
 mod events;
 pub mod http;
+pub mod message;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,6 +24,7 @@ use ledge_base::stored_form::{self, StoredFormError};
 use ledge_part::check::Finding;
 use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::config::HistoryConfig;
 use crate::readings::{BOX_COLUMNS, FigureSample};
@@ -30,6 +32,7 @@ use crate::recorder::EndedSlot;
 use crate::series::{SeriesName, USAGE_COLUMNS};
 use bands::PastBands;
 use events::{ReportedEvent, ReportedEvents, UnusualEnd, recorded_name};
+use message::UnusualMessage;
 
 const FILE: &str = "unusual.state";
 const MAGIC: &[u8; 4] = b"LUN2";
@@ -96,6 +99,7 @@ pub struct UnusualWatch {
     events: ReportedEvents,
     bands: PastBands,
     alarms_per_week: u32,
+    message: watch::Sender<UnusualMessage>,
 }
 
 /// A series that cannot be called normal.
@@ -132,8 +136,10 @@ impl UnusualWatch {
             events: ReportedEvents::default(),
             bands: PastBands::default(),
             alarms_per_week: config.unusual_alarms_per_week,
+            message: watch::Sender::default(),
         };
         watch.restore();
+        watch.publish();
         watch
     }
 
@@ -189,6 +195,7 @@ impl UnusualWatch {
             // The error is in the log.
             let _ = self.write();
         }
+        self.publish();
         records
     }
 
@@ -202,6 +209,7 @@ impl UnusualWatch {
             return Err(CallNormalError::NothingReported);
         };
         self.events.end(name, kind, self.last_ms, UnusualEnd::CalledNormal);
+        self.publish();
         Ok(AuditEvent::UnusualCalledNormal { model, figure })
     }
 
@@ -277,6 +285,11 @@ impl UnusualWatch {
 
     fn is_learning(&self, name: &str) -> bool {
         self.set.detector(name).is_none_or(|detector| detector.count() < LEARNING_SAMPLES)
+    }
+
+    /// The events that go on, now and whenever they change.
+    pub fn messages(&self) -> watch::Receiver<UnusualMessage> {
+        self.message.subscribe()
     }
 
     /// The series that are unusual now.

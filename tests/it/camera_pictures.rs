@@ -243,6 +243,7 @@ pub fn services(own: &Appliance, publisher: Arc<dyn CameraPublisher>, clock: Arc
         publisher: Some(publisher),
         cameras_topic: "cameras".to_owned(),
         online_topic: "online".to_owned(),
+        unusual_topic: None,
         clock,
     }
 }

@@ -30,6 +30,9 @@ const BLUE_TOO: [&str; 4] = ["red", "blue", "", "green"];
 const LOW_RED: [&str; 4] = ["", "", "red", ""];
 
 /// A box with a detector of coloured quarters, and these cameras.
+/// The settings for entities of the cameras and of the box.
+const HOME: &str = "[home_assistant]\nenable = true\n[history]\nunusual_mqtt = true\n";
+
 fn root(broker: &Broker, cameras: &str) -> TestRoot {
     let golden: toml::Table =
         toml::from_str(&String::from_utf8(data("pipelines/object_detection.toml")).unwrap()).unwrap();
@@ -101,9 +104,13 @@ fn results(daemon: &TestDaemon) -> BTreeMap<String, f64> {
 
 /// The counts of the camera `yard` that the broker keeps.
 fn counts(broker: &Broker) -> Value {
-    let topic = "ledge/v1/box/cameras/yard/counts";
-    let counts = run(mosquitto("mosquitto_sub", broker).args(["-V", "5", "-W", "30", "-C", "1", "-t", topic]));
-    serde_json::from_str(&counts).unwrap()
+    kept(broker, "ledge/v1/box/cameras/yard/counts")
+}
+
+/// The message that the broker keeps for a topic.
+fn kept(broker: &Broker, topic: &str) -> Value {
+    let message = run(mosquitto("mosquitto_sub", broker).args(["-V", "5", "-W", "30", "-C", "1", "-t", topic]));
+    serde_json::from_str(&message).unwrap()
 }
 
 #[test]
@@ -387,25 +394,26 @@ fn home_assistant_is_told_the_entities_again_when_it_starts_and_no_more_when_it_
     server.show("yard", gallery.script(&[(RED, 1)], false));
     let peer = Peer::subscribed(&broker, "home", "homeassistant/+/+/+/config");
     let config = camera("yard", &server, "labels = ['red', 'traffic light']\npublish_pictures = true");
-    let daemon = root(&broker, &format!("[home_assistant]\nenable = true\n{config}")).start();
+    let daemon = root(&broker, &format!("{HOME}{config}")).start();
     // A count and a presence for two labels in two zones, the connection, the state, the last new picture and the
-    // picture.
+    // picture; and whether the box is unusual.
     let entities: BTreeMap<String, String> =
-        (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
-    assert_eq!(entities.len(), 12);
+        (0..13).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
+    assert_eq!(entities.len(), 13);
     logged(&daemon, "mqtt.subscribed", 1);
     peer.send(Outgoing::new("homeassistant/status", "offline"));
     peer.send(Outgoing::new("homeassistant/status", "online"));
     let again: BTreeMap<String, String> =
-        (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
+        (0..13).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
     assert_eq!(again, entities);
+    assert_eq!(kept(&broker, "ledge/v1/box/unusual"), json!({ "events": [] }));
 
     // Switched off, they are gone.
     let root = daemon.kill();
     write(&root.folder.path().join("ledge.toml"), config.as_bytes());
     let _daemon = root.start();
     let removed: BTreeMap<String, usize> =
-        (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.payload.len())).collect();
+        (0..13).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.payload.len())).collect();
     assert!(removed.values().all(|length| *length == 0) && removed.keys().eq(entities.keys()), "{removed:?}");
     let began = Instant::now();
     assert!(peer.receive_within(Duration::from_secs(1)).is_none() && began.elapsed() < Duration::from_secs(5));
@@ -446,14 +454,14 @@ fn home_assistants_own_schemas_and_templates_accept_the_entities() {
     server.show("yard", gallery.script(&[(RED, 1)], false));
     let peer = Peer::subscribed(&broker, "home", "homeassistant/+/+/+/config");
     let config = camera("yard", &server, "labels = ['red', 'traffic \"light\"']\npublish_pictures = true");
-    let _daemon = root(&broker, &format!("[home_assistant]\nenable = true\n{config}")).start();
+    let _daemon = root(&broker, &format!("{HOME}{config}")).start();
     let entities: BTreeMap<String, String> =
-        (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
+        (0..13).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("entities.json");
     write(&file, serde_json::to_string(&entities).unwrap().as_bytes());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients/home_assistant.py");
     let mut command = Command::new(python);
     command.arg(script).arg(&file).arg(counts(&broker).to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
-    assert_eq!(run(&mut command).trim(), "12 entities");
+    assert_eq!(run(&mut command).trim(), "13 entities");
 }

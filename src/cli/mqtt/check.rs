@@ -56,7 +56,7 @@ pub fn findings(config: &Config, probes: ProbeTopics, limit: Duration) -> anyhow
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let egress = Egress::new(&config.egress, audit);
-    let heard = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
+    let heard = config.home_assistant_status();
     let heard: Vec<_> = heard.into_iter().collect();
     Ok(block_on(check::check(&config.mqtt, &topics, &heard, &egress, probes, limit))?)
 }

@@ -256,7 +256,7 @@ fn an_alert_needs_a_way_out_that_may_carry_it() {
 #[test]
 fn what_cameras_publish_needs_a_broker_that_may_get_it() {
     let root = Root::new(
-        "[[camera]]\nname = 'door'\n[[camera]]\nname = 'yard'\npublish_pictures = true\n[home_assistant]\nenable = true\n",
+        "[[camera]]\nname = 'door'\n[[camera]]\nname = 'yard'\npublish_pictures = true\n[home_assistant]\nenable = true\n[history]\nunusual_mqtt = true\n",
     );
     root.mistakes(
         &[],
@@ -264,16 +264,24 @@ fn what_cameras_publish_needs_a_broker_that_may_get_it() {
         &[
             "ledge.toml:5: camera[1].publish_pictures: needs a broker, which gets the pictures: set mqtt.broker",
             "ledge.toml:7: home_assistant.enable: needs a broker, which gets the entities: set mqtt.broker",
+            "ledge.toml:9: history.unusual_mqtt: needs a broker, which gets the messages: set mqtt.broker",
         ],
     );
     root.load(&[], &["mqtt.broker=mqtt://127.0.0.1"]);
-    assert_eq!(root.load(&[], &["camera=[]", "home_assistant.enable=false"]).config.camera.0.len(), 0);
+    assert_eq!(
+        root.load(&[], &["camera=[]", "home_assistant.enable=false", "history.unusual_mqtt=false"])
+            .config
+            .camera
+            .0
+            .len(),
+        0
+    );
 
     let to = |send: &str| {
         let entry = format!("egress.allow=[{{host=\"b:8883\",region=\"eu\"{send}}}]");
         root.sources(&[], &["mqtt.broker=mqtts://b", &entry]).load().map_err(|mistakes| mistakes[0].to_string())
     };
-    assert!(to("").is_ok() && to(",send=[\"answers\",\"presence\",\"pictures\"]").is_ok());
+    assert!(to("").is_ok() && to(",send=[\"answers\",\"presence\",\"pictures\",\"alerts\"]").is_ok());
     let denied = "ledge.toml:5: camera[1].publish_pictures: has no effect, because the entry of b:8883 in egress.allow does \
                   not let pictures out: add \"pictures\" to its `send`, or set publish_pictures = false";
     assert!(to(",send=[\"answers\",\"presence\"]").is_err_and(|mistake| mistake.ends_with(denied)));

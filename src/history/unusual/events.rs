@@ -135,6 +135,11 @@ impl ReportedEvents {
         self.current.iter().find(|event| event.name == name && event.kind.is_none() == is_limit)
     }
 
+    /// The events that go on, the oldest first.
+    pub fn going_on(&self) -> impl Iterator<Item = &ReportedEvent> {
+        self.current.iter()
+    }
+
     /// All events: those that go on, then those that ended, each the newest first.
     pub fn all(&self) -> impl Iterator<Item = &ReportedEvent> {
         self.current.iter().rev().chain(self.ended.iter().rev())

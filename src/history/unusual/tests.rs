@@ -205,6 +205,8 @@ fn an_event_is_recorded_kept_through_a_restart_and_ends_when_it_is_called_normal
     assert_eq!(of.watch.call_normal(NAME), Err(CallNormalError::Unknown));
     of.usual(7 * DAY + 600);
     of.records.clear();
+    let mut messages = of.watch.messages();
+    assert!(messages.borrow_and_update().events.is_empty());
     let before = of.watch.document();
     assert!(before.series.iter().all(|series| series.state == "normal" && series.band.is_some()), "{before:?}");
     assert_eq!(of.watch.call_normal(NAME), Err(CallNormalError::NothingReported));
@@ -216,8 +218,18 @@ fn an_event_is_recorded_kept_through_a_restart_and_ends_when_it_is_called_normal
     };
     assert_eq!(of.records.iter().filter(|record| began(record)).count(), 1, "{:?}", of.records);
 
+    assert!(messages.has_changed().unwrap());
+    let json: serde_json::Value = serde_json::from_slice(&messages.borrow_and_update().json()).unwrap();
+    let is_it = |event: &serde_json::Value| event["series"] == "model:wine" && event["column"] == "p99_s";
+    let told = json["events"].as_array().unwrap().iter().find(|event| is_it(event)).unwrap();
+    assert!(told["direction"] == "up" && told.get("value").is_none(), "{json}");
+    of.minutes(1, slow);
+    assert!(!messages.has_changed().unwrap(), "nothing began or ended");
+
     // An event is written at once.
     of.watch = UnusualWatch::open(&config(&of.folder));
+    messages = of.watch.messages();
+    assert_eq!(messages.borrow_and_update().events.len(), 2, "that of the box and that of the model");
     let document = of.watch.document();
     let event = document.events.iter().find(|event| event.series == "model:wine").unwrap();
     assert!(event.ended.is_none() && event.text.contains("usual is"), "{event:?}");
@@ -229,6 +241,7 @@ fn an_event_is_recorded_kept_through_a_restart_and_ends_when_it_is_called_normal
     let record = of.watch.call_normal(NAME).unwrap();
     assert!(matches!(record, AuditEvent::UnusualCalledNormal { model: Some(_), .. }), "{record:?}");
     assert_eq!(state(&of).unwrap().state, "normal");
+    assert!(messages.has_changed().unwrap() && messages.borrow().events.len() == 1);
     let ended = of.watch.document().events.into_iter().find(|event| event.series == "model:wine").unwrap();
     assert_eq!(ended.end.as_deref(), Some("called_normal"));
 

@@ -67,6 +67,11 @@ impl DeviceTopics {
         self.own("alerts")
     }
 
+    /// The topic of what is unusual now of this box's figures.
+    pub fn unusual(&self) -> TopicName {
+        self.own("unusual")
+    }
+
     /// The beginning of the topics of this box's documents: the name of the inbox follows.
     pub fn documents(&self) -> TopicName {
         self.own("documents")

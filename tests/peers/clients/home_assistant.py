@@ -12,6 +12,7 @@ from homeassistant.helpers.template import TemplateEnvironment
 from homeassistant.util import dt as dt_util
 
 STATUS = {"camera": "yard", "state": "frozen", "since": "2026-01-01T09:12:05.500Z", "new_picture_at": "2026-01-01T09:10:05.125Z"}
+UNUSUAL = {"series": "box", "column": "cores_busy", "kind": "level_shift", "direction": "up", "began": "2026-01-01T09:12:00Z"}
 
 
 def main(entities, counts):
@@ -37,6 +38,9 @@ def main(entities, counts):
             else:
                 assert dt_util.parse_datetime(value, raise_on_error=True).tzinfo, (topic, value)
                 assert render(content["value_template"], {**STATUS, "new_picture_at": None}) == PAYLOAD_NONE, topic
+        elif content.get("state_topic", "").endswith("/unusual"):
+            values = [render(content["value_template"], {"events": events}) for events in ([], [UNUSUAL])]
+            assert values == ["OFF", "ON"], (topic, values)
         elif "value_template" in content:
             values = {render(content["value_template"], found) for found in (counts, {**counts, "zones": filled(counts, 1)},
                                                                               {**counts, "zones": filled(counts, None)})}
