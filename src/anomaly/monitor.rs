@@ -38,6 +38,8 @@ pub enum WatchError {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MonitorChange {
     Began(Unusual),
+    /// An event that goes on has become clearer: a spike is a trend.
+    Renamed(Unusual),
     Ended { event: Unusual, is_new_normal: bool },
     LimitNear { limit: f64, time: TimeToLimit, per_hour: f64 },
     LimitFar { limit: f64 },
@@ -173,9 +175,11 @@ impl MonitorSet {
 
 impl Watched {
     fn observe(&mut self, name: &str, time_ms: i64, value: f64, events: &mut Vec<MonitorEvent>) {
+        let before = self.detector.state();
         let Ok(verdict) = self.detector.observe(time_ms, value) else { return };
         let (value, band) = (Some(value), Some(verdict.band));
-        events.extend(verdict.change.map(|change| event_of(name, time_ms, value, band, monitor_change(change))));
+        let change = verdict.change.map(monitor_change).or_else(|| renamed(before, verdict.state));
+        events.extend(change.map(|change| event_of(name, time_ms, value, band, change)));
 
         let Some(limit) = self.limit else { return };
         let trend = self.detector.trend();
@@ -203,6 +207,15 @@ fn monitor_change(change: Change) -> MonitorChange {
     match change {
         Change::Began(event) => MonitorChange::Began(event),
         Change::Ended { event, is_new_normal } => MonitorChange::Ended { event, is_new_normal },
+    }
+}
+
+fn renamed(before: SeriesState, now: SeriesState) -> Option<MonitorChange> {
+    match (before, now) {
+        (SeriesState::Unusual(before), SeriesState::Unusual(event)) if before.kind != event.kind => {
+            Some(MonitorChange::Renamed(event))
+        }
+        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::trend::TimeToLimit;
 /// One sentence on an event of a series.
 pub fn text(name: &str, at_ms: i64, value: Option<f64>, band: Option<Band>, change: &MonitorChange) -> String {
     match change {
-        MonitorChange::Began(event) => began(name, at_ms, value, band, event),
+        MonitorChange::Began(event) | MonitorChange::Renamed(event) => began(name, at_ms, value, band, event),
         MonitorChange::Ended { event, is_new_normal: true } => {
             format!("{name}: what was unusual ({}) is taken as normal from now on", noun(event))
         }

@@ -261,12 +261,12 @@ fn model<'f>(
     let seen = |model: &ModelFacts| all.counts.kinds.get(&model.kind).copied().unwrap_or_default();
     let other_s = |index: usize| rest.unit_s.get(index).copied().unwrap_or(0.0);
     let share = |time_s: f64| time_s / all.seconds / supply.cores;
-    let runs = |is_background: bool| {
+    let of_tier = |is_background: bool| {
         let own = facts.models.iter().filter(|model| model.is_background == is_background);
         share(own.map(|model| seen(model).run_s).sum())
     };
     let other: f64 = facts.models.iter().enumerate().map(|(index, model)| seen(model).units * other_s(index)).sum();
-    let loads = Loads { short: runs(false), long: runs(true), other: share(other) };
+    let loads = Loads { short: of_tier(false), long: of_tier(true), other: share(other) };
     let costed = facts.models.iter().enumerate().map(|(index, model)| {
         let seen = seen(model);
         let rate = recent.counts.kinds.get(&model.kind).map_or(0.0, |count| count.units) / recent.seconds;

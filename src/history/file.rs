@@ -123,9 +123,15 @@ impl SeriesFile {
         Ok(self.file.metadata()?.len() > self.offset(Resolution::Hour, 0))
     }
 
-    /// Forgets the records by the hour, and gives back their room.
+    /// Forgets the records by the hour, and gives back their room. A power cut does not bring them back.
     pub fn forget_hours(&self) -> io::Result<()> {
-        self.file.set_len(self.offset(Resolution::Hour, 0))
+        self.file.set_len(self.offset(Resolution::Hour, 0))?;
+        self.file.sync_data()
+    }
+
+    /// Makes the records that were written survive a power cut.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 
     /// Overwrites the records of intervals before `limit_ms`, in milliseconds since the Unix epoch, also those of earlier

@@ -18,6 +18,10 @@ use crate::store::{HistoryStore, kept};
 /// The minutes after which records are written when nobody calls.
 const IDLE_FLUSH_MINUTES: u32 = 10;
 
+/// The time after which written records are fsynced: each minute would wear out the disk of a small box. It is less than
+/// the ten minutes of [`IDLE_FLUSH_MINUTES`], the first of which may be a part of one.
+const SYNC_INTERVAL_MS: u64 = 9 * 60_000;
+
 /// The records that are not complete.
 #[derive(Debug)]
 pub struct HistoryRecorder {
@@ -26,6 +30,8 @@ pub struct HistoryRecorder {
     hour: PartialSlot,
     /// The minutes since records were written, and whether there were calls.
     unflushed: (u32, bool),
+    /// The time of the last fsync.
+    synced_ms: u64,
 }
 
 /// The figures of an interval that has ended.
@@ -93,7 +99,7 @@ impl HistoryRecorder {
     pub fn new(start: &FigureReading, now_ms: u64) -> Self {
         let of = |resolution| PartialSlot::new(resolution, start.clone(), now_ms);
         let [seconds, minute, hour] = Resolution::ALL.map(of);
-        Self { seconds, minute, hour, unflushed: (0, false) }
+        Self { seconds, minute, hour, unflushed: (0, false), synced_ms: now_ms }
     }
 
     /// Takes a reading, and the use of callers until then. It may write to the disk. Returns the minute that ended with it.
@@ -130,6 +136,10 @@ impl HistoryRecorder {
         if self.unflushed.1 || self.unflushed.0 >= IDLE_FLUSH_MINUTES {
             self.unflushed = (0, false);
             store.flush();
+            if now_ms.abs_diff(self.synced_ms) >= SYNC_INTERVAL_MS {
+                self.synced_ms = now_ms;
+                store.sync();
+            }
         }
         Some(ended)
     }
@@ -145,6 +155,7 @@ impl HistoryRecorder {
             part.end(reading, slot, interval.end_ms, store);
         }
         store.flush();
+        store.sync();
     }
 }
 

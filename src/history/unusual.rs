@@ -263,6 +263,12 @@ impl UnusualWatch {
         let (kind, direction, began_ms) = match change {
             MonitorChange::Began(_) if self.is_learning(&name) => return None,
             MonitorChange::Began(event) => (Some(event.kind), event.direction, ms(event.since_ms)),
+            MonitorChange::Renamed(event) => {
+                if self.events.rename(&name, &event, &text) {
+                    tracing::warn!(name: "unusual.renamed", series = name, "{text}");
+                }
+                return None;
+            }
             MonitorChange::LimitNear { .. } => (None, Direction::Down, at_ms),
             MonitorChange::Ended { event, is_new_normal } => {
                 let end = if is_new_normal { UnusualEnd::NewNormal } else { UnusualEnd::Usual };

@@ -26,7 +26,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Records are not fsynced: after a power cut each page has the state after any of the writes to it.
+    /// Records are fsynced every ten minutes: of those since, each page has the state after any of the writes to it.
     #[test]
     fn a_power_cut_costs_records_and_never_makes_or_doubles_one(
         flushes in prop::collection::vec(prop::collection::vec(0_u32..90, 1..8), 2..6),

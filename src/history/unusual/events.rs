@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ledge_anomaly::{Band, Direction, UnusualKind};
+use ledge_anomaly::{Band, Direction, Unusual, UnusualKind};
 use ledge_base::names::ModelName;
 use ledge_service::audit_event::{AuditEvent, FixedWord};
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,15 @@ impl ReportedEvents {
     pub fn begin(&mut self, event: ReportedEvent) {
         self.current.retain(|known| (&known.name, known.kind.is_none()) != (&event.name, event.kind.is_none()));
         self.current.push(event);
+    }
+
+    /// Gives the event of a series the kind and the words for what it became. False where none was reported.
+    pub fn rename(&mut self, name: &str, event: &Unusual, text: &str) -> bool {
+        let known = self.current.iter_mut().find(|known| known.name == name && known.kind.is_some());
+        known.is_some_and(|known| {
+            (known.kind, known.direction, known.text) = (Some(event.kind), event.direction, text.to_owned());
+            true
+        })
     }
 
     /// Ends the event of a series, or that of its limit. `kind` is a better name for it, if there is one. `None` where none
