@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Raised when an earlier version could no longer read it.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 /// Bytes of the largest state.
 pub const LARGEST_STATE: usize = 64 * 1024;
 

@@ -26,8 +26,11 @@ const SPREAD_CUT: f64 = 20.0;
 const PERIOD_SEARCH: u32 = 96;
 /// A change this small, relative to the value, is rounding.
 const ROUNDING: f64 = 1e-6;
+/// A change this small, relative to a usual step of the series, is as good as none. Where most samples are equal, such as
+/// counts of rare failures, the mean of all residuals says nothing about those that are not 0.
+const STEP_SHARE: f64 = 0.05;
 
-/// State of one series, about 4 KB. Pure: times are those of the samples.
+/// State of one series, about 6 KB. Pure: times are those of the samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesDetector {
@@ -106,7 +109,7 @@ impl SeriesDetector {
             baseline,
             // After a gap the last samples say little.
             predicted: if missing >= 3 { baseline } else { best.unwrap_or(sample) },
-            floor: ROUNDING * value.abs().max(self.origin.abs()).max(1e-9),
+            floor: self.floor(value.abs()),
             spread: self.season.spread_at(time_ms),
         };
 
@@ -188,7 +191,7 @@ impl SeriesDetector {
         Some(self.band(&Expectation {
             baseline,
             predicted: best.unwrap_or(baseline),
-            floor: ROUNDING * (baseline + self.origin).abs().max(self.origin.abs()).max(1e-9),
+            floor: self.floor((baseline + self.origin).abs()),
             spread: self.season.spread_at(time_ms),
         }))
     }
@@ -281,6 +284,11 @@ impl SeriesDetector {
         }
     }
 
+    /// The size below which a change of a value is none.
+    fn floor(&self, value: f64) -> f64 {
+        (ROUNDING * value.max(self.origin.abs()).max(1e-9)).max(STEP_SHARE * self.runs.step())
+    }
+
     fn trend_floor(&self) -> f64 {
         self.measures.usual_distance(ROUNDING * self.origin.abs())
     }
@@ -319,7 +327,7 @@ impl SeriesDetector {
         Band { low: (expected - below).max(lowest).min(expected), high: expected + above }
     }
 
-    /// The stored form of the state, about 4 KB.
+    /// The stored form of the state, about 6 KB.
     pub fn encode(&self) -> Vec<u8> {
         codec::encode(self)
     }

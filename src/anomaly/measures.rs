@@ -29,8 +29,10 @@ const SPREAD_FLOOR: f64 = 0.9;
 const YOUTH: f64 = 2.0;
 const CUT: f64 = 1.5;
 const DISTANCE_CUT: f64 = 8.0;
+/// A sample counts for the means as no more than so many times the threshold of the mean, so that a lasting one reaches it.
+const DISTANCE_THRESHOLDS: f64 = 1.5;
 
-/// The statistics with their learnt scales, about 1.3 KB.
+/// The statistics with their learnt scales, about 2.3 KB.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Measures {
     point: Statistic,
@@ -156,7 +158,7 @@ impl Measures {
         let floor = expected.floor;
         let residual = (sample - expected.predicted) / expected.spread;
         if self.point.count() == 0 || read.point != Judged::NOTHING {
-            self.point.learn(residual, floor, CUT * read.point.threshold.min(20.0), memory, p * POINT_SHARE);
+            self.point.learn(residual, floor, read.point.threshold, memory, p * POINT_SHARE);
         }
         self.size = self.next_size(read.point.size.clamp(-CUT * 10.0, CUT * 10.0));
 
@@ -165,15 +167,16 @@ impl Measures {
         self.far_mean += (distance - self.far_mean) / FAR;
         if self.point.count() >= 20 && !in_event {
             let log_size = Self::log_size(self.size);
-            self.near.learn(self.near_mean, floor, CUT * read.near.threshold.min(20.0), memory, p * NEAR_SHARE);
-            self.far.learn(self.far_mean, floor, CUT * read.far.threshold.min(20.0), memory, p * FAR_SHARE);
-            self.spread.learn(log_size, 0.0, CUT * read.spread.threshold.min(20.0), memory, p * SPREAD_SHARE);
+            self.near.learn(self.near_mean, floor, read.near.threshold, memory, p * NEAR_SHARE);
+            self.far.learn(self.far_mean, floor, read.far.threshold, memory, p * FAR_SHARE);
+            self.spread.learn(log_size, 0.0, read.spread.threshold, memory, p * SPREAD_SHARE);
         }
     }
 
     /// A distance from the baseline, cut so that one sample moves no mean beyond its threshold.
     fn bounded(&self, distance: f64, floor: f64) -> f64 {
-        let limit = DISTANCE_CUT * self.usual_distance(floor);
+        let threshold = self.near.threshold(distance >= 0.0) * self.near.scale(floor);
+        let limit = (DISTANCE_CUT * self.usual_distance(floor)).max(DISTANCE_THRESHOLDS * threshold);
         if self.near.count() < 20 { distance } else { distance.clamp(-limit, limit) }
     }
 

@@ -40,9 +40,18 @@ pub enum MonitorChange {
     Began(Unusual),
     /// An event that goes on has become clearer: a spike is a trend.
     Renamed(Unusual),
-    Ended { event: Unusual, is_new_normal: bool },
-    LimitNear { limit: f64, time: TimeToLimit, per_hour: f64 },
-    LimitFar { limit: f64 },
+    Ended {
+        event: Unusual,
+        is_new_normal: bool,
+    },
+    LimitNear {
+        limit: f64,
+        time: TimeToLimit,
+        per_hour: f64,
+    },
+    LimitFar {
+        limit: f64,
+    },
 }
 
 /// An event of a series, in numbers and in words.
@@ -73,7 +82,7 @@ struct Watched {
     is_limit_near: bool,
 }
 
-/// Series by name, each about 4 KB. Times come with the samples, in Unix milliseconds.
+/// Series by name, each about 6 KB. Times come with the samples, in Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MonitorSet {
     series: BTreeMap<String, Watched>,

@@ -70,7 +70,7 @@ pub struct RowVerdict {
     pub explanations: Vec<Explanation>,
 }
 
-/// The normal of rows, as learnt: at most 13 KB for 32 features.
+/// The normal of rows, as learnt: at most 22 KB for 32 features.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowProfile {
@@ -236,13 +236,7 @@ impl RowProfile {
             }
         }
         if self.rows > LEARNING_ROWS / 2 {
-            self.joint.learn(
-                distance,
-                0.0,
-                1.5 * joint.threshold.min(20.0),
-                JOINT_MEMORY,
-                self.probability * JOINT_SHARE,
-            );
+            self.joint.learn(distance, 0.0, joint.threshold, JOINT_MEMORY, self.probability * JOINT_SHARE);
         }
         if score < 1.0 && self.rows > 20 {
             let gain = (1.0 / f64::from(self.rows - 20)).max(1.0 / MEMORY);
@@ -275,7 +269,7 @@ impl Feature {
         let cut = if self.count < 20 { distance } else { distance.clamp(-3.0 * scale, 3.0 * scale) };
         self.middle += cut / f64::from(self.count).min(MEMORY);
         if self.count > 1 {
-            let limit = 1.5 * self.distance.threshold(distance >= 0.0).min(20.0);
+            let limit = self.distance.threshold(distance >= 0.0);
             self.distance.learn(distance, self.floor(), limit, MEMORY, probability);
         }
     }

@@ -9,6 +9,9 @@ const SHORTEST_GAP: f64 = 5.0;
 /// A run or gap is unusual from so many times the longest that was seen.
 const LONGER: f64 = 2.0;
 const LONGEST_FADES: f64 = 1e-4;
+/// Changes over which their size is averaged, and how many times the mean one counts at most.
+const STEP_MEMORY: f64 = 5000.0;
+const STEP_CUT: f64 = 10.0;
 
 /// Runs of samples with exactly the same value.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -20,6 +23,9 @@ pub struct Runs {
     /// Share of samples that equal the one before.
     equal_share: f64,
     count: u32,
+    /// Mean size of a change from one sample to the next, of those that differ.
+    step: f64,
+    steps: u32,
 }
 
 impl Runs {
@@ -30,6 +36,7 @@ impl Runs {
         } else {
             self.longest = self.longest.max(f64::from(self.run));
             self.run = 0;
+            self.learn_step((value - self.last).abs());
         }
         // Only the start of a run tells how likely it is that it goes on.
         self.longest *= 1.0 - LONGEST_FADES;
@@ -39,6 +46,20 @@ impl Runs {
         }
         self.last = value;
         self.count = self.count.saturating_add(1);
+    }
+
+    fn learn_step(&mut self, step: f64) {
+        if self.count == 0 {
+            return;
+        }
+        let cut = if self.steps < 20 { step } else { step.min(STEP_CUT * self.step) };
+        self.steps = self.steps.saturating_add(1);
+        self.step += (cut - self.step) / f64::from(self.steps).min(STEP_MEMORY);
+    }
+
+    /// The mean size of a change from one sample to the next, of those that differ.
+    pub fn step(&self) -> f64 {
+        self.step
     }
 
     /// At least 1 where the present run is longer than a run of this probability.
@@ -55,6 +76,8 @@ impl Runs {
 
     pub fn is_sound(&self) -> bool {
         self.last.is_finite()
+            && self.step.is_finite()
+            && self.step >= 0.0
             && self.longest.is_finite()
             && self.longest >= 0.0
             && (0.0..=1.0).contains(&self.equal_share)

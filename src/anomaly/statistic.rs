@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 /// A value that a person called normal is not unusual again until it exceeds that by this factor.
 const TAUGHT_MARGIN: f64 = 1.15;
 const REFRESH: u32 = 32;
+/// A value counts as no more than this many times its threshold, and for the scale as no more than this many times this
+/// threshold.
+const CUT: f64 = 1.5;
+const SCALE_THRESHOLD_MAX: f64 = 20.0;
 
 /// The size of one value, and the threshold of its side.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +29,7 @@ impl Judged {
     }
 }
 
-/// The learnt state of one statistic, about 290 bytes.
+/// The learnt state of one statistic, about 550 bytes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Statistic {
     /// Exponentially weighted mean of the absolute value, and that of values other than 0.
@@ -63,12 +67,14 @@ impl Statistic {
         if self.count < REFRESH { LARGEST } else { f64::from(quantile.max(taught)) }
     }
 
-    /// Learns a value. `limit` cuts its size, so that one fault does not move the scale. `probability` is that of a false
-    /// alarm by one value on one side.
-    pub fn learn(&mut self, value: f64, floor: f64, limit: f64, memory: f64, probability: f64) {
+    /// Learns a value. `threshold` cuts its size, so that one fault does not move the scale. `probability` is that of a
+    /// false alarm by one value on one side.
+    pub fn learn(&mut self, value: f64, floor: f64, threshold: f64, memory: f64, probability: f64) {
         let scale = self.scale(floor);
         let size = (value / scale).clamp(-LARGEST, LARGEST);
-        let cut = if self.count < 20 { value.abs() } else { value.abs().min(limit * scale) };
+        let limit = CUT * threshold;
+        let scale_limit = CUT * threshold.min(SCALE_THRESHOLD_MAX) * scale;
+        let cut = if self.count < 20 { value.abs() } else { value.abs().min(scale_limit) };
 
         self.count = self.count.saturating_add(1);
         self.mean += (cut - self.mean) / f64::from(self.count).min(memory);

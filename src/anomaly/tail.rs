@@ -4,12 +4,13 @@
 
 use serde::{Deserialize, Serialize};
 
-const BINS: usize = 32;
-/// The first bin is below this; each other is wider than the one before by `RATIO`. The last begins at about 66.
+const BINS: usize = 64;
+/// The first bin is below this; each other is wider than the one before by `RATIO`. The last begins at about 8460: where
+/// nearly all samples are equal, what is usual of the others is many times the mean.
 const LOWEST: f64 = 0.5;
 const RATIO: f64 = 1.17;
 /// Largest value of a statistic that is told apart from larger ones.
-pub const LARGEST: f64 = 80.0;
+pub const LARGEST: f64 = 10_000.0;
 /// Samples between two steps of forgetting.
 const FADE_EVERY: u32 = 256;
 /// Share of the samples that form the tail, and the fewest of them.
@@ -19,7 +20,7 @@ const TAIL_COUNT: f64 = 12.0;
 const PRIOR_SHAPE: f64 = 0.1;
 const PRIOR_COUNT: f64 = 15.0;
 
-/// Counts of a statistic by its size, 128 bytes.
+/// Counts of a statistic by its size, 256 bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tail {
     counts: Vec<f32>,

@@ -37,11 +37,11 @@ use message::UnusualMessage;
 const FILE: &str = "unusual.state";
 const MAGIC: &[u8; 4] = b"LUN2";
 
-/// More than the largest file: 256 series of about 4.7 KB, and 410 events.
+/// More than the largest file: 256 series of about 5.7 KB, and 410 events.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 const MINUTE_MS: i64 = 60_000;
-/// The file of a box with few models is 45 KB, and 30 KB more with 100 events: 300 KB of writes a day.
+/// The file of a box with few models is 55 KB, and 30 KB more with 100 events: 350 KB of writes a day.
 const WRITE_INTERVAL_MS: u64 = 6 * 3_600_000;
 
 /// A model that nobody calls for so long is forgotten.
