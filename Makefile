@@ -99,7 +99,7 @@ test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models and the image on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture --test-threads=1 interrupted::
-	$(in_tests) cargo test --release --all-features --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: update_faults::an_update update_trials::twenty audit_faults:: audit_quota:: compiled_cache:: right_answers:: inbox::
+	$(in_tests) cargo test --release --all-features --locked --test it -- --ignored --nocapture --test-threads=1 feature_faults:: history_faults:: update_faults::an_update update_trials::twenty audit_faults:: audit_quota:: compiled_cache:: right_answers:: inbox::
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture small_box::
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture an_hour_of_normal_load
 

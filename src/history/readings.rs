@@ -317,6 +317,16 @@ pub(crate) fn quantile(times: &[(Option<u64>, u64)], q: f64) -> Option<f64> {
     (count > 0).then_some(lower)
 }
 
+/// A reading of a box whose models were used so much since its start: for tests. `gauges` are in the order of
+/// [`BOX_COLUMNS`]; that of `ledge_cores` follows from the CPU time of `used`.
+#[cfg(test)]
+pub fn test_reading_of(at: Instant, used: &CallUsage, gauges: [f64; GAUGES]) -> FigureReading {
+    let CallUsage { calls, failed, refused, bytes_in, bytes_out, cpu, .. } = *used;
+    let (times, cpu) = (used.times.buckets().collect(), Some(cpu));
+    let totals = FigureTotals { calls, failed, refused, bytes_in, bytes_out, times, cpu };
+    FigureReading { at, totals, gauges: FigureGauges(gauges) }
+}
+
 /// A reading at a moment, of a box that does nothing: for tests.
 #[cfg(test)]
 pub fn test_reading(at: Instant) -> FigureReading {

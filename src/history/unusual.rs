@@ -51,7 +51,7 @@ const IDLE_MODEL_MS: u64 = 14 * 24 * 3_600_000;
 const MODELS_MAX: usize = 48;
 
 /// The samples of a series before its events are reported: a week of minutes.
-const LEARNING_SAMPLES: u32 = 7 * 1440;
+pub(crate) const LEARNING_SAMPLES: u32 = 7 * 1440;
 
 /// The owner's rate is divided by this: eleven series of the box, and three of each of seven models.
 const SERIES_TYPICAL: f64 = 32.0;
@@ -376,3 +376,5 @@ fn decode(file: &[u8]) -> Result<StoredWatch, StoredFormError> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod troubles;
