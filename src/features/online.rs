@@ -245,12 +245,12 @@ pub struct DisclosedView {
     /// The rows of the journal, the oldest first: earlier values, and those that are in `rows`, too. They cannot be
     /// read otherwise, and the next snapshots remove them.
     pub journal: Vec<DisclosedEntry>,
-    /// What was learnt of its rows, in a view with `[feature_view.unusual]`.
+    /// The profiles that were learnt of its rows, in a view with `[feature_view.unusual]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<DisclosedProfile>,
 }
 
-/// What is usual of an entity.
+/// The usual values of an entity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DisclosedProfile {
     pub join_keys: JoinKeyValues,

@@ -157,7 +157,7 @@ impl EntityProfiles {
         ask(&self.set())
     }
 
-    /// What the profiles say about an entity, for a disclosure.
+    /// The profiles of an entity, for a disclosure.
     pub fn disclose(&self, view: &FeatureView, is_it: impl Fn(&EntityProfile) -> bool) -> Vec<DisclosedProfile> {
         let of_view = |profile: &&EntityProfile| profile.view == view.id && is_it(profile);
         let profiles = self.set();

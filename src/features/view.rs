@@ -36,7 +36,7 @@ pub struct FeatureView {
     pub lateness: Duration,
     /// The push source of the rows.
     pub source: PushSource,
-    /// What is watched for unusual rows; `None`: nothing.
+    /// The features that are watched for unusual rows; `None`: none.
     pub unusual: Option<WatchedFeatures>,
 }
 

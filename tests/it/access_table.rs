@@ -130,8 +130,8 @@ pub const CALLS: &[Call] = &[
     get("/entities"),
     get("/features/status"),
     get("/features/backup"),
-    get("/features/unusual"),
     // The view is not watched.
+    get("/features/unusual").path("/features/unusual?view=driver_stats").status(404),
     get("/features/forecast").path("/features/forecast?feature=driver_stats:trips&driver_id=1").status(404),
     post("/features/unusual/normal", normal).status(404),
     // A body that is no backup is refused.

@@ -287,7 +287,7 @@ fn entity_document(
     }
 }
 
-/// What a profile says about its entity, for a disclosure.
+/// A profile, for a disclosure.
 pub fn disclosed(view: &FeatureView, profile: &EntityProfile) -> DisclosedProfile {
     let watched = view.unusual.iter().flat_map(|watched| &watched.features);
     let features = watched.zip(profile.rows.bands()).map(|(position, band)| {

@@ -21,7 +21,7 @@ const PROFILE_BYTES: usize = 1_024;
 const FEATURE_BYTES: usize = 5_632;
 const PAIR_BYTES: usize = 4;
 
-/// What is usual of an entity in one view.
+/// The usual rows of an entity in one view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntityProfile {
     pub view: ViewId,
