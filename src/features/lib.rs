@@ -131,7 +131,7 @@
 //!    records, then the number of the last entry. Without an index, or with one that turns out damaged, this step is
 //!    skipped: the next index takes the rows from the journal.
 //! 6. The caller gets the outcome of `merge` for each row. Then the rows that are due to be judged are handed to the
-//!   thread of the profiles (`profiles.rs`), in views that ask for it.
+//!    thread of the profiles (`profiles.rs`), in views that ask for it.
 //!
 //! A read needs no thread of the store. `FeatureReadPlan` resolves names, then takes the index out of `StoreState`; a
 //! record's checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding`

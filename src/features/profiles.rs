@@ -106,7 +106,7 @@ impl EntityProfiles {
         loop {
             match queue.recv_timeout(WRITE_INTERVAL.saturating_sub(written.elapsed())) {
                 Ok(ProfileMessage::Row(row)) => {
-                    if self.judge(engine, row, queue) {
+                    if self.judge(engine, &row, queue) {
                         break;
                     }
                 }
@@ -123,14 +123,14 @@ impl EntityProfiles {
     }
 
     /// Judges a row and some that wait behind it. True when the thread is to end.
-    fn judge(&self, engine: &StoreEngine, first: SampledRow, queue: &Receiver<ProfileMessage>) -> bool {
+    fn judge(&self, engine: &StoreEngine, first: &SampledRow, queue: &Receiver<ProfileMessage>) -> bool {
         let now_us = clock::unix_micros();
         let mut set = self.set();
         set.take(first, now_us);
         let mut is_end = false;
         for message in queue.try_iter().take(BATCH_ROWS_MAX) {
             match message {
-                ProfileMessage::Row(row) => set.take(row, now_us),
+                ProfileMessage::Row(row) => set.take(&row, now_us),
                 ProfileMessage::Stop => {
                     is_end = true;
                     break;

@@ -73,8 +73,8 @@ impl RowSampler {
 /// True for a row that comes an interval after the last one, less a quarter for the jitter of devices. A row that is
 /// the newest although its time is earlier replaces one from a clock that was ahead.
 pub fn is_due(watched: &WatchedFeatures, last_us: i64, event_us: i64) -> bool {
-    let least_us = watched.interval_us() / 4 * 3;
-    event_us < last_us || event_us.saturating_sub(last_us) >= least_us
+    let shortest_us = watched.interval_us() / 4 * 3;
+    event_us < last_us || event_us.saturating_sub(last_us) >= shortest_us
 }
 
 fn values(view: &FeatureView, watched: &WatchedFeatures, record: &FeatureRecord) -> Vec<Option<f64>> {

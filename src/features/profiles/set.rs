@@ -102,7 +102,7 @@ impl ProfileSet {
     }
 
     /// Judges and learns a row. Left out are rows of an earlier declaration, or that expired, or from before an erasure.
-    pub fn take(&mut self, row: SampledRow, now_us: i64) {
+    pub fn take(&mut self, row: &SampledRow, now_us: i64) {
         let Some(view) = self.views.get(&row.view.id).cloned() else { return };
         let (Some(watched), Some(of_row)) = (&view.unusual, &row.view.unusual) else { return };
         let is_expired = row.view.ttl_us().is_some_and(|ttl| row.event_us.saturating_add(ttl) < now_us);
@@ -118,7 +118,7 @@ impl ProfileSet {
         }
         let Some(profile) = self.profiles.get_mut(&row.key) else { return };
         if is_due(watched, profile.last_us, row.event_us) {
-            profile.take(&row, watched);
+            profile.take(row, watched);
             self.is_changed = true;
         }
     }
@@ -160,14 +160,18 @@ impl ProfileSet {
     /// Keeps the profiles of entities that `is_known`.
     pub fn retain(&mut self, is_known: impl Fn(&IndexKey) -> bool) {
         let gone: Vec<IndexKey> = self.profiles.keys().filter(|key| !is_known(key)).copied().collect();
-        gone.iter().for_each(|key| self.remove(key));
+        for key in &gone {
+            self.remove(key);
+        }
     }
 
     /// Keeps the profiles that `is_kept`. True when there are fewer now.
     pub fn retain_profiles(&mut self, is_kept: impl Fn(&EntityProfile) -> bool) -> bool {
         let is_gone = |(key, profile): (&IndexKey, &EntityProfile)| (!is_kept(profile)).then_some(*key);
         let gone: Vec<IndexKey> = self.profiles.iter().filter_map(is_gone).collect();
-        gone.iter().for_each(|key| self.remove(key));
+        for key in &gone {
+            self.remove(key);
+        }
         !gone.is_empty()
     }
 

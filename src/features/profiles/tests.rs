@@ -362,24 +362,24 @@ fn memory_is_bounded_and_the_entity_pushed_longest_ago_makes_room_after_a_day() 
     let view = registry.view("v").unwrap().clone();
     let mut set = ProfileSet::default();
     set.declare(&registry);
-    set.take(sampled(&view, 0, 0), 0);
+    set.take(&sampled(&view, 0, 0), 0);
     assert_eq!(set.iter().count(), 0, "not before the file is read");
     set.load(super::file::StoredProfiles::default());
     let most = i64::try_from(PROFILES_BYTES_MAX / super::profile::bytes_of(32)).unwrap();
     assert!((85..100).contains(&most), "{most}");
     for number in 0..most + 50 {
-        set.take(sampled(&view, number, number * MINUTE_US), 0);
+        set.take(&sampled(&view, number, number * MINUTE_US), 0);
     }
     assert_eq!((set.iter().count(), set.is_full()), (usize::try_from(most).unwrap(), true));
     let has = |set: &ProfileSet, number: i64| set.get(&sampled(&view, number, 0).key).is_some();
     assert!(has(&set, 0) && !has(&set, most));
 
     let tomorrow = 24 * 60 * MINUTE_US;
-    set.take(sampled(&view, 1, tomorrow), 0);
-    set.take(sampled(&view, 5000, tomorrow + 1), 0);
+    set.take(&sampled(&view, 1, tomorrow), 0);
+    set.take(&sampled(&view, 5000, tomorrow + 1), 0);
     assert!(!has(&set, 0) && has(&set, 1) && has(&set, 5000));
     set.leave_out_before(6);
-    set.take(sampled(&view, 5001, 2 * tomorrow), 0);
+    set.take(&sampled(&view, 5001, 2 * tomorrow), 0);
     assert!(!has(&set, 5001), "it was pushed before an erasure");
 
     let biggest = set.iter().map(|(_, profile)| profile.bytes()).sum::<usize>();
