@@ -227,6 +227,7 @@ fn hourly() -> FeatureView {
         ttl: None,
         lateness: Duration::from_mins(1),
         source: PushSource { name: "source".into(), timestamp_field: "event_timestamp".into() },
+        unusual: None,
     }
 }
 

@@ -96,6 +96,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("snapshot", |data| snapshot::fuzz::fuzz(data) > 0),
     ("acknowledged", features::fuzz_acknowledged),
     ("erased_entities", features::fuzz_erased_entities),
+    ("entity_profiles", features::fuzz_entity_profiles),
     ("feature_catalog", features::fuzz_feature_catalog),
     ("feature_keys", features::fuzz_feature_keys),
     ("feature_records", features::fuzz_feature_records),

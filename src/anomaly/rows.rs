@@ -124,8 +124,7 @@ impl RowProfile {
         let distance = (solved.iter().map(|(_, part)| part).sum::<f64>().max(0.0) / present).sqrt();
         let joint = raise(self.joint.judge(distance, 0.0), JOINT_FLOOR, self.joint.count());
 
-        let learning = LEARNING_ROWS + LEARNING_ROWS_A_FEATURE * self.features.len() as u32;
-        let needed = learning.saturating_sub(self.rows);
+        let needed = self.needed();
         let single = judged.iter().flatten().map(|one| one.ratio()).fold(0.0, f64::max);
         let score = if needed > 0 { 0.0 } else { single.max(joint.ratio()) };
         self.turn(score);
@@ -167,6 +166,29 @@ impl RowProfile {
 
     pub fn features(&self) -> usize {
         self.features.len()
+    }
+
+    /// Rows that were learnt.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Rows that are still needed before one is judged.
+    pub fn needed(&self) -> u32 {
+        (LEARNING_ROWS + LEARNING_ROWS_A_FEATURE * self.features.len() as u32).saturating_sub(self.rows)
+    }
+
+    /// An unusual row was seen, and the normal rows that end it were not.
+    pub fn is_unusual(&self) -> bool {
+        self.is_unusual
+    }
+
+    /// The values that are usual of each feature, in order. None of a feature before enough of it was seen.
+    pub fn bands(&self) -> impl Iterator<Item = Option<Band>> {
+        let is_learnt = self.needed() == 0;
+        self.features
+            .iter()
+            .map(move |feature| Some(feature.band()).filter(|_| is_learnt && feature.count >= LEARNING_ROWS))
     }
 
     fn turn(&mut self, score: f64) {

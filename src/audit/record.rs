@@ -270,6 +270,7 @@ mod tests {
                 end: "limit_far".into(),
             },
             AuditEvent::UnusualCalledNormal { model: None, figure: "cores_busy".into() },
+            AuditEvent::UnusualRowCalledNormal { feature_view: "vibration".into(), features: 2 },
             AuditEvent::ConnectionOpened {
                 destination: "a:1".into(),
                 region: "eu".into(),

@@ -15,6 +15,7 @@ mod rows;
 pub(in crate::cli) mod show;
 mod subject;
 mod table;
+mod unusual;
 
 use std::path::PathBuf;
 
@@ -176,6 +177,27 @@ pub enum FeaturesCommand {
         #[arg(long, value_enum)]
         format: Option<RowsFormat>,
     },
+    /// Show the entities whose rows are unusual, and the features that explain it.
+    ///
+    /// Of the feature views that have [feature_view.unusual] in their declaration. Exit code 1 while an entity is
+    /// unusual.
+    Unusual {
+        /// The feature view [default: all].
+        #[arg(long)]
+        view: Option<String>,
+    },
+    /// Forecast the next values of a feature of one entity, with the band that holds about nine of ten.
+    Forecast {
+        /// The feature, of a feature view that has [feature_view.unusual] in its declaration.
+        #[arg(long, value_name = "VIEW:FEATURE")]
+        feature: String,
+        /// A join key of the entity. Can be repeated.
+        #[arg(long, required = true, value_name = "KEY=VALUE")]
+        entity: Vec<String>,
+        /// The number of values [default: 12].
+        #[arg(long)]
+        count: Option<u32>,
+    },
     /// Take a snapshot, so that a start after a crash reads less of the journal.
     Snapshot,
     /// Rebuild the index, so that it takes less space.
@@ -195,6 +217,8 @@ Examples:
   ledge features disclose machine_id=press-7
   ledge features erase machine_id=press-7
   ledge features erase customer_id=1001 --certificate 1001.erasure
+  ledge features unusual --view sensors
+  ledge features forecast --feature sensors:temperature --entity machine_id=press-7
   ledge features export sensors sensors.parquet
   ledge features import sensors history.csv";
 
@@ -239,6 +263,12 @@ pub fn run(globals: &GlobalArgs, args: &FeaturesArgs, out: &mut Output) -> anyho
             }
             FeaturesCommand::Import { view, file, format } => {
                 import::run(&mut daemon, view, file, *format, json, out).await?;
+            }
+            FeaturesCommand::Unusual { view } => {
+                return unusual::unusual(&mut daemon, view.as_deref(), json, out).await;
+            }
+            FeaturesCommand::Forecast { feature, entity, count } => {
+                unusual::forecast(&mut daemon, feature, entity, *count, json, out).await?;
             }
             FeaturesCommand::Snapshot => backup::snapshot(&mut daemon, json, out).await?,
             FeaturesCommand::Compact => backup::compact(&mut daemon, json, out).await?,

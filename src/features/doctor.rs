@@ -9,8 +9,15 @@ use serde_json::Value;
 use crate::config::FeaturesConfig;
 use crate::registry::Registry;
 
-/// Checks the feature store; `None` where no feature view is declared.
-pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Finding> {
+/// Checks the feature store, and lists the views with unusual rows; nothing where no feature view is declared.
+pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Vec<Finding> {
+    // Empty where the daemon does not run.
+    let status = (context.ask_daemon)("/features/status").unwrap_or_default();
+    let Some(store) = check_store(config, &status) else { return Vec::new() };
+    [store].into_iter().chain(unusual_views(&status)).collect()
+}
+
+fn check_store(config: &FeaturesConfig, status: &Value) -> Option<Finding> {
     let name = "feature store";
     let views = match Registry::load(&config.views, &config.path) {
         Ok(registry) if registry.is_empty() => return None,
@@ -24,8 +31,6 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Fin
     // Before the first start there is no folder.
     let free = DiskSpace::under(folder).map_or(u64::MAX, |disk| disk.available_bytes);
 
-    // Empty where the daemon does not run.
-    let status = (context.ask_daemon)("/features/status").unwrap_or_default();
     let number = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or(0);
     let (lost, damaged) = (number("entries_lost"), number("damage_found"));
     let state = status.get("state").and_then(Value::as_str).unwrap_or_default();
@@ -33,7 +38,7 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Fin
     let detail = format!("{views} feature views; the store is in {}{is}; {} free", folder.display(), size(free));
 
     Some(if lost > 0 {
-        let detail = format!("{detail}; at least {lost} acknowledged entries are lost{}", of_views(&status));
+        let detail = format!("{detail}; at least {lost} acknowledged entries are lost{}", of_views(status));
         Finding::fail(name, detail, "push their rows again, or restore a backup; the log names the entries")
     } else if free < config.min_free_mb << 20 {
         Finding::fail(name, detail, "free disk space: pushes are refused below features.min_free_mb")
@@ -45,6 +50,20 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Fin
     } else {
         Finding::warn(name, detail, "see `ledge features status`")
     })
+}
+
+/// A finding for each view with entities that are unusual now. None names an entity.
+fn unusual_views(status: &Value) -> Vec<Finding> {
+    let views = status.get("feature_views").and_then(Value::as_array);
+    let finding = |view: &Value| {
+        let count = |key: &str| view.get("unusual_rows")?.get(key)?.as_u64();
+        let (unusual, watched) = (count("unusual")?, count("watched")?);
+        let name = view.get("name").and_then(Value::as_str)?;
+        let detail = format!("{unusual} of {watched} entities of feature view `{name}` are unusual");
+        let advice = format!("see `ledge features unusual --view {name}`");
+        (unusual > 0).then(|| Finding::warn(&format!("unusual rows {name}"), detail, advice))
+    };
+    views.into_iter().flatten().filter_map(finding).collect()
 }
 
 /// The views that entries were lost of, as far as that is known.

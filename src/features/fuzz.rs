@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::catalog::ViewCatalog;
 use super::engine::{commit_watermark, tombstones};
 use super::value::{ScalarType, Value, ValueType};
-use super::{record, registry};
+use super::{profiles, record, registry};
 
 /// Feeds arbitrary bytes to the reader of declarations: it ends with views or mistakes, and the same text gives the
 /// same declarations. True when there are no mistakes.
@@ -85,4 +85,17 @@ pub fn fuzz_acknowledged(data: &[u8]) -> bool {
 /// When it is not the same after it was written and read again, which is a bug.
 pub fn fuzz_erased_entities(data: &[u8]) -> bool {
     tombstones::fuzz(data)
+}
+
+/// Feeds arbitrary bytes to the readers of the profiles of entities; true when one is valid.
+///
+/// # Panics
+/// When it is not the same after it was written and read again, which is a bug.
+pub fn fuzz_entity_profiles(data: &[u8]) -> bool {
+    profiles::fuzz(data)
+}
+
+/// A valid input of [`fuzz_entity_profiles`].
+pub fn entity_profiles_seed() -> Vec<u8> {
+    profiles::fuzz_seed()
 }

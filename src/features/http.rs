@@ -1,5 +1,8 @@
 //! The routes that administer the running feature store: state, backups, erasure, snapshots. The routes that push and
-//! read values have the form of Feast, and are in the crate `http`.
+//! read values have the form of Feast, and are in the crate `http`. `http/unusual.rs` has those on unusual rows and
+//! forecasts.
+
+mod unusual;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,7 @@ use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
-use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
+use ledge_part::route::needs::{ADMINISTER, OPERATE, READ_FEATURES, VIEW};
 use ledge_part::route::{Route, RouteScope};
 use ledge_service::audit_event::erasure::EntityNaming;
 use serde::{Deserialize, Serialize};
@@ -25,6 +28,7 @@ use serde_json::json;
 
 use crate::backup_cipher::BackupRecipient;
 use crate::online::{ErasureCounts, ErasureResult, bytes_of_json};
+use crate::profiles::ProfileCounts;
 use crate::statistics::{FeatureStatistics, ViewStatistics};
 use crate::{FeatureStore, JoinKeyValues};
 
@@ -35,6 +39,9 @@ pub const ROUTES: &[Route<FeaturesHttpState>] = &[
     Route::post("/features/restore", ADMINISTER, || post(restore)).scope(RouteScope::Box).audited(),
     Route::post("/features/erase", ADMINISTER, || post(erase)).scope(RouteScope::Box).audited(),
     Route::post("/features/disclose", ADMINISTER, || post(disclose)).scope(RouteScope::Box).audited(),
+    Route::get("/features/unusual", READ_FEATURES, || get(unusual::unusual)).scope(RouteScope::Values),
+    Route::post("/features/unusual/normal", OPERATE, || post(unusual::call_normal)).scope(RouteScope::Box).audited(),
+    Route::get("/features/forecast", READ_FEATURES, || get(unusual::forecast)).scope(RouteScope::Values),
     Route::post("/features/snapshot", OPERATE, || post(snapshot))
         .scope(RouteScope::Box)
         .recorded_as("feature_snapshot"),
@@ -101,6 +108,9 @@ struct FeatureViewStatus<'a> {
     pushed: BTreeMap<&'static str, usize>,
     /// Acknowledged entries that were lost with snapshots, at least.
     entries_lost: u64,
+    /// Its entities that are watched for unusual rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unusual_rows: Option<ProfileCounts>,
 }
 
 impl<'a> From<&'a ViewStatistics> for FeatureViewStatus<'a> {
@@ -111,6 +121,7 @@ impl<'a> From<&'a ViewStatistics> for FeatureViewStatus<'a> {
             newest_event: (view.newest_us != 0).then(|| clock::rfc3339_micros(view.newest_us)),
             pushed: view.pushed.outcomes().into_iter().collect(),
             entries_lost: view.lost,
+            unusual_rows: view.profiles,
         }
     }
 }

@@ -7,7 +7,7 @@
 //! * `view.rs` - entities, feature views and feature services, valid by construction
 //! * `value.rs`, `value/` - values of Feast's types; `json.rs` and `text.rs` convert them
 //! * `registry.rs` - `feature_views.d/*.toml`, with the mistakes of all files
-//! * `registry/` - `file.rs` reads, `declared.rs` and `view_check.rs` check, `duration.rs` parses lengths of time
+//! * `registry/` - `file.rs` reads, `declared.rs`, `view_check.rs` and `unusual_check.rs` check, `duration.rs` parses lengths of time
 //! * `catalog.rs` - the number of each view and field
 //! * `catalog/` - `translation.rs` converts the numbers of one store to those of another, by names
 //! * `store.rs` - `FeatureStore`, the handle of all other crates: its declarations, and the calls that read and write
@@ -67,10 +67,11 @@
 //!   without the feature `age`
 //! * `backup_rows.rs` - the rows of one view in a backup, for readers without a store
 //! * `encryption.rs` - counts the files of the store by their master keys, and encrypts them again under another one
+//! * `profiles.rs`, `profiles/` - what is usual of the rows of each entity: unusual rows, and forecasts
 //! * `reading.rs` - reads: names to records to cells; large ones slice by slice
 //! * `statistics.rs` - counters
 //! * `config.rs` - `[features]`
-//! * `part.rs` - the store as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and
+//! * `part.rs` - the store as a part of the daemon; `http.rs`, `http/unusual.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and
 //!   findings
 //! * `status.rs` - the HTTP status of each error
 //! * `fuzz.rs` - properties that hold for any bytes
@@ -95,7 +96,8 @@
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
 //! * A record has at most 64 KiB. The size of aggregates is bounded when they are declared.
 //! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
-//! * Without a declared view there is no file and no thread.
+//! * Without a declared view there is no file and no thread; without `[feature_view.unusual]` no profile, and no thread
+//!   for it.
 //! * Only `mem_table.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
 //! * The crate knows no model. Of HTTP it knows its own routes (`http.rs`) and the status of each error (`status.rs`).
 //!
@@ -128,7 +130,8 @@
 //! 5. `IndexApplier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer:
 //!    records, then the number of the last entry. Without an index, or with one that turns out damaged, this step is
 //!    skipped: the next index takes the rows from the journal.
-//! 6. The caller gets the outcome of `merge` for each row.
+//! 6. The caller gets the outcome of `merge` for each row. Then the rows that are due to be judged are handed to the
+//!    thread of the profiles (`profiles.rs`), in views that ask for it.
 //!
 //! A read needs no thread of the store. `FeatureReadPlan` resolves names, then takes the index out of `StoreState`; a
 //! record's checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding`
@@ -217,6 +220,7 @@ mod metrics;
 pub mod online;
 mod opening;
 mod part;
+pub mod profiles;
 mod protection;
 mod reading;
 mod record;

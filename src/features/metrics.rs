@@ -100,6 +100,7 @@ mod tests {
                 pushed,
                 ignored: 24,
                 lost: 0,
+                profiles: None,
             }],
             reads: 7,
             cells: FieldStatus::ALL.into_iter().zip(8..).collect(),

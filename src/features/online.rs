@@ -245,6 +245,28 @@ pub struct DisclosedView {
     /// The rows of the journal, the oldest first: earlier values, and those that are in `rows`, too. They cannot be
     /// read otherwise, and the next snapshots remove them.
     pub journal: Vec<DisclosedEntry>,
+    /// The profiles that were learnt of its rows, in a view with `[feature_view.unusual]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<DisclosedProfile>,
+}
+
+/// The usual values of an entity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DisclosedProfile {
+    pub join_keys: JoinKeyValues,
+    /// The number of rows that it was learnt from, and the event time of the last one in RFC 3339.
+    pub rows: u32,
+    pub last_event_timestamp: String,
+    /// The time of the first unusual row, in RFC 3339; `None` while the entity is not unusual.
+    pub unusual_since: Option<String>,
+    /// The usual values of each feature; `None` before enough was seen.
+    pub features: BTreeMap<String, Option<UsualValues>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct UsualValues {
+    pub low: f64,
+    pub high: f64,
 }
 
 /// The current row of an entity.

@@ -24,6 +24,7 @@ use super::engine::writer::StoreWriter;
 use super::engine::{StoreEngine, StoreState};
 use super::entity_keys::{EntityKeys, EntityKeysError};
 use super::journal::Journal;
+use super::profiles::EntityProfiles;
 use super::protection::RowCipher;
 use super::registry::Registry;
 use super::statistics::StoreCounters;
@@ -102,6 +103,7 @@ impl OpenStore {
 
         let (keys, repaired) = keys.map(|keys| (keys.keys, keys.repaired)).unzip();
         let protection = Arc::new(RowCipher::new(keys, registry.catalog()));
+        let profiles = EntityProfiles::new(files.folder(), &registry);
         let engine = Arc::new(StoreEngine {
             config: config.clone(),
             files,
@@ -109,6 +111,7 @@ impl OpenStore {
             hash_key,
             protection,
             tombstones,
+            profiles,
             acknowledged,
             state: ArcSwap::from_pointee(StoreState::Opening),
             opened: tokio::sync::watch::Sender::new(false),
@@ -132,7 +135,10 @@ impl OpenStore {
             engine.alarm("a snapshot of the feature store is in the place of another one", renamed);
         }
         report_damage(&engine, repaired.as_ref(), &opened.report, known);
-        let threads = spawn_threads(&engine, opened.journal, receiver, waiting).map_err(|error| with_path(&error))?;
+        let watching = EntityProfiles::start(&engine).map_err(|error| with_path(&error))?;
+        let mut threads =
+            spawn_threads(&engine, opened.journal, receiver, waiting).map_err(|error| with_path(&error))?;
+        threads.extend(watching);
         Ok(Self { engine, threads: Mutex::new(threads), _lock: lock })
     }
 }
@@ -180,6 +186,7 @@ fn spawn_threads(
         let watched = move || {
             if catch_unwind(AssertUnwindSafe(work)).is_err() {
                 engine.acknowledged.close();
+                engine.profiles.stop();
                 engine.alarm("a thread of the feature store panicked; the store is closed", "restart ledge");
                 engine.state.store(Arc::new(StoreState::Closed));
                 engine.opened.send_replace(true);

@@ -29,7 +29,7 @@ impl ConfigSection for FeaturesConfig {
     }
 
     fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
-        doctor::check(self, context).into_iter().collect()
+        doctor::check(self, context)
     }
 }
 

@@ -4,6 +4,7 @@
 mod declared;
 mod duration;
 mod file;
+mod unusual_check;
 mod view_check;
 
 use std::collections::{BTreeMap, HashMap};

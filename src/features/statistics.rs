@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::merge::MergeOutcome;
 use super::online::{FieldStatus, PushCounts};
+use super::profiles::ProfileCounts;
 use super::view::ViewId;
 
 /// Counters since the start, updated by all threads of the store.
@@ -67,6 +68,7 @@ pub(super) struct ViewCounters {
     pub pushed: PushCounts,
     pub ignored: u64,
     pub lost: u64,
+    pub profiles: ProfileCounts,
 }
 
 /// The figures of one view.
@@ -82,6 +84,8 @@ pub struct ViewStatistics {
     pub ignored: u64,
     /// Acknowledged entries that were lost with snapshots, at least, when the store was opened.
     pub lost: u64,
+    /// Its entities that are watched for unusual rows; `None`: the view does not ask for it.
+    pub profiles: Option<ProfileCounts>,
 }
 
 /// The figures of the store.

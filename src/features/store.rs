@@ -26,6 +26,7 @@ use super::entity_keys::EntityKeys;
 use super::incoming::{ASYNC_CELLS_MAX, EventTimeLimits, cells};
 use super::online::{FeatureError, FeaturePush, IgnoredPushPart, OnlineFeatures, OnlineFeaturesRequest, PushOutcome};
 use super::opening::OpenStore;
+use super::profiles::EntityProfiles;
 use super::reading::LongFeatureRead;
 use super::registry::Registry;
 use super::statistics::{FeatureStatistics, StoreCounters, ViewStatistics};
@@ -165,6 +166,9 @@ impl FeatureStore {
             registry.save(&self.inner.config.path)?;
             opened.engine.protection.learn(registry.catalog());
             opened.engine.registry.store(Arc::new(registry.clone()));
+            opened.engine.profiles.declare(&opened.engine, &registry);
+            let watching = EntityProfiles::start(&opened.engine)?;
+            opened.threads.lock().unwrap_or_else(PoisonError::into_inner).extend(watching);
         }
         self.inner.registry.store(Arc::new(registry));
         self.open_if_declared();
@@ -439,8 +443,9 @@ impl FeatureStore {
         let views = counters.with_views(|views| {
             let view = |view: &Arc<FeatureView>| {
                 let found = views.get(&view.id).copied().unwrap_or_default();
-                let statistics::ViewCounters { rows, newest_us, pushed, ignored, lost } = found;
-                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored, lost }
+                let statistics::ViewCounters { rows, newest_us, pushed, ignored, lost, profiles } = found;
+                let profiles = view.unusual.as_ref().map(|_| profiles);
+                ViewStatistics { view: view.name.to_string(), rows, newest_us, pushed, ignored, lost, profiles }
             };
             registry.views().map(view).collect()
         });

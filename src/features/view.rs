@@ -36,6 +36,32 @@ pub struct FeatureView {
     pub lateness: Duration,
     /// The push source of the rows.
     pub source: PushSource,
+    /// The features that are watched for unusual rows; `None`: none.
+    pub unusual: Option<WatchedFeatures>,
+}
+
+/// The features of a view whose rows are compared with what is usual of their entity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchedFeatures {
+    /// From 1 to 32, each a number.
+    pub features: Vec<FeaturePosition>,
+    /// One row of an entity is judged in this time.
+    pub interval: Duration,
+    /// The false alarms of one entity in a week that the owner accepts.
+    pub alarms_per_week: f64,
+    /// The same as a text. What was learnt under another one is dropped.
+    pub declaration: Arc<str>,
+}
+
+impl WatchedFeatures {
+    /// The interval, in milliseconds and in microseconds.
+    pub fn interval_ms(&self) -> i64 {
+        i64::try_from(self.interval.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    pub fn interval_us(&self) -> i64 {
+        self.interval_ms().saturating_mul(1000)
+    }
 }
 
 /// A part of an entity key.
@@ -149,6 +175,14 @@ impl FeatureView {
             let at = self.aggregations.iter().position(|aggregation| &*aggregation.name == name);
             at.map(FeaturePosition::Aggregation)
         })
+    }
+
+    /// The name of the feature at a position of this view.
+    pub fn name_at(&self, position: FeaturePosition) -> &str {
+        match position {
+            FeaturePosition::Field(at) => self.fields.get(at).map_or("", |field| &field.name),
+            FeaturePosition::Aggregation(at) => self.aggregations.get(at).map_or("", |aggregation| &aggregation.name),
+        }
     }
 
     /// The names of all features, columns first.

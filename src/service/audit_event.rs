@@ -350,6 +350,12 @@ pub enum AuditEvent {
         model: Option<ModelName>,
         figure: FixedWord,
     },
+    /// An operator called normal the last unusual row of an entity.
+    UnusualRowCalledNormal {
+        feature_view: String,
+        /// The number of features that are watched.
+        features: u64,
+    },
     /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
     /// or the first after a failure.
     ConnectionOpened {
@@ -663,6 +669,7 @@ actions! {
     UnusualBegan: "unusual_began",
     UnusualEnded: "unusual_ended",
     UnusualCalledNormal: "unusual_called_normal",
+    UnusualRowCalledNormal: "unusual_row_called_normal",
     ConnectionOpened: "connection_opened",
     EgressCounted: "egress_counted",
     RetentionEnforced: "retention_enforced",

@@ -47,6 +47,9 @@ GET /feature-services
 GET /feature-services/{feature_service}
 GET /entities
 GET /features/status
+GET /features/unusual
+POST /features/unusual/normal
+GET /features/forecast
 GET /features/backup
 POST /features/restore
 POST /features/erase

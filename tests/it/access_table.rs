@@ -67,6 +67,10 @@ fn read() -> Value {
     json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}})
 }
 
+fn normal() -> Value {
+    json!({"feature_view": "driver_stats", "entity": {"driver_id": 1}})
+}
+
 /// A result that nobody has.
 const RESULT: &str = "/documentintelligence/documentModels/prebuilt-read/analyzeResults/0?api-version=2024-11-30";
 
@@ -126,6 +130,10 @@ pub const CALLS: &[Call] = &[
     get("/entities"),
     get("/features/status"),
     get("/features/backup"),
+    // The view is not watched.
+    get("/features/unusual").path("/features/unusual?view=driver_stats").status(404),
+    get("/features/forecast").path("/features/forecast?feature=driver_stats:trips&driver_id=1").status(404),
+    post("/features/unusual/normal", normal).status(404),
     // A body that is no backup is refused.
     post("/features/restore", nothing).status(422),
     // Erasing an unknown driver succeeds.

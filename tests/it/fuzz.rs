@@ -137,6 +137,7 @@ fuzzed! {
     entries_of_a_journal_come_once_in_order_and_are_written_as_read: journal, cut Refused, changed Mixed, 20_000;
     a_snapshot_is_written_as_it_was_read_and_never_whole_without_its_end: snapshot, cut Mixed, changed Mixed, 20_000;
     a_mark_of_pushes_is_read_only_as_it_is_written: acknowledged, cut Refused, changed Refused, 20_000;
+    entity_profiles_are_written_as_they_were_read: entity_profiles, cut Refused, changed Mixed, 5_000;
     erased_entities_are_written_as_they_were_read: erased_entities, cut Refused, changed Mixed, 20_000;
     a_catalog_is_read_only_as_it_is_written: feature_catalog, cut Refused, changed Mixed, 20_000;
     files_of_entity_keys_are_written_as_they_were_read: feature_keys, cut Refused, changed Mixed, 50_000;

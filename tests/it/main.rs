@@ -56,6 +56,7 @@ mod feature_encryption;
 mod feature_faults;
 mod feature_inference;
 mod feature_subjects;
+mod feature_unusual;
 mod features;
 mod features_cli;
 mod fuzz;

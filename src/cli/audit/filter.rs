@@ -299,9 +299,9 @@ fn is_about(event: &AuditEvent, name: &ModelName) -> bool {
 
 fn feature_view(event: &AuditEvent) -> Option<&String> {
     match event {
-        AuditEvent::FeaturesRead { feature_view, .. } | AuditEvent::FeaturesPushed { feature_view, .. } => {
-            Some(feature_view)
-        }
+        AuditEvent::FeaturesRead { feature_view, .. }
+        | AuditEvent::FeaturesPushed { feature_view, .. }
+        | AuditEvent::UnusualRowCalledNormal { feature_view, .. } => Some(feature_view),
         AuditEvent::FeatureStoreBackedUp { feature_view } => feature_view.as_ref(),
         _ => None,
     }

@@ -255,5 +255,12 @@ fn write_view(view: &Json, out: &mut Output) -> anyhow::Result<()> {
             writeln!(out, "      {}  {}", text(row, "event_timestamp"), values.join(" "))?;
         }
     }
+    for profile in &list(view, "profiles") {
+        let rows = profile.get("rows").and_then(Json::as_u64).unwrap_or(0);
+        writeln!(out, "    what is usual, learnt from {rows} rows until {}:", text(profile, "last_event_timestamp"))?;
+        let cells: Vec<_> =
+            pairs(profile, "features").into_iter().map(|(name, usual)| vec![format!("      {name}"), usual]).collect();
+        columns(&cells, out)?;
+    }
     Ok(())
 }

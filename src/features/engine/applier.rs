@@ -8,6 +8,7 @@ use super::super::index::{ContentChecksum, EntityIndex, IndexEntry, IndexError, 
 use super::super::key::IndexKey;
 use super::super::mem_table::MemTableChanges;
 use super::super::merge::{MergeOutcome, merge, purge_us, supersede};
+use super::super::profiles::sampler::RowSampler;
 use super::super::protection::{RecordBody, RowCipher, RowEncryptionError};
 use super::super::record::{self, CipherHeader, FeatureRecord, FeatureRow};
 use super::super::registry::Registry;
@@ -209,9 +210,18 @@ impl IndexApplier {
 
     /// Applies the changes in order. Returns the outcome of each.
     pub fn apply(&mut self, pending: &[PendingChange]) -> Result<Vec<MergeOutcome>, IndexError> {
+        self.apply_sampled(pending, &mut RowSampler::default())
+    }
+
+    /// As [`Self::apply`]. The sampler takes the rows that are to be judged.
+    pub fn apply_sampled(
+        &mut self,
+        pending: &[PendingChange],
+        sampler: &mut RowSampler,
+    ) -> Result<Vec<MergeOutcome>, IndexError> {
         let mut outcomes = Vec::with_capacity(pending.len());
         for chunk in pending.chunks(CHUNK_ROWS) {
-            let touched = self.merged(chunk, &mut outcomes)?;
+            let touched = self.merged(chunk, &mut outcomes, Some(sampler))?;
             self.begun = chunk.last().map_or(self.begun, |last| last.seq.max(self.begun));
             self.applied = chunk.last().map_or(self.applied, |last| last.seq.max(self.applied));
             self.write(touched)?;
@@ -227,7 +237,7 @@ impl IndexApplier {
         self.begun = self.begun.max(last.unwrap_or(0));
         pending.sort_by_key(|change| change.key);
         for chunk in pending.chunks(CHUNK_ROWS) {
-            let touched = self.merged(chunk, &mut Vec::with_capacity(chunk.len()))?;
+            let touched = self.merged(chunk, &mut Vec::with_capacity(chunk.len()), None)?;
             self.write(touched)?;
         }
         self.applied = self.applied.max(last.unwrap_or(0));
@@ -239,6 +249,7 @@ impl IndexApplier {
         &mut self,
         chunk: &[PendingChange],
         outcomes: &mut Vec<MergeOutcome>,
+        mut sampler: Option<&mut RowSampler>,
     ) -> Result<HashMap<IndexKey, RecordInChunk>, IndexError> {
         let mut touched: HashMap<IndexKey, RecordInChunk> = HashMap::with_capacity(chunk.len());
         for change in chunk {
@@ -251,6 +262,9 @@ impl IndexApplier {
             let is_newer = entity.header().is_none_or(|header| header.event_us >= had_us);
             self.taken_back += u64::from(merged == MergeOutcome::Accepted && had_us > change.latest_us && !is_newer);
             outcomes.push(merged);
+            if let Some(sampler) = sampler.as_deref_mut().filter(|_| merged == MergeOutcome::Accepted) {
+                entity.sample(change, &self.protection, sampler)?;
+            }
         }
         Ok(touched)
     }
@@ -437,6 +451,26 @@ impl RecordInChunk {
             self.change = RecordChange::Changed(record.header(), bytes);
         }
         Ok(merged)
+    }
+
+    /// Gives the sampler the record after a row that is its newest, if it is due. A time that is not trusted is that of
+    /// a clock that is ahead.
+    fn sample(
+        &self,
+        change: &PendingChange,
+        protection: &RowCipher,
+        sampler: &mut RowSampler,
+    ) -> Result<(), IndexError> {
+        let PendingAction::Put(view, row, _) = &change.action else { return Ok(()) };
+        let is_newest = self.header().is_some_and(|header| header.event_us == row.event_us);
+        if is_newest
+            && row.event_us <= change.latest_us
+            && sampler.is_due(view, &change.key, row.event_us)
+            && let Some(record) = self.record(&change.key, protection)?
+        {
+            sampler.take(view, change.key, record);
+        }
+        Ok(())
     }
 
     /// The last journal entry of an entity that was removed.

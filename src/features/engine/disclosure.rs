@@ -78,6 +78,9 @@ impl<'e> Collected<'e> {
                 declared: registry.view_by_id(target.view).is_some(),
                 rows: Vec::new(),
                 journal: Vec::new(),
+                profiles: registry.view_by_id(target.view).map_or_else(Vec::new, |view| {
+                    engine.profiles.disclose(view, |profile| target.has(&profile.entity))
+                }),
             };
             (target.view, view)
         };

@@ -18,6 +18,7 @@ use super::super::index::{EntityIndex, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{ErasureCounts, ErasureResult, FeatureError, JoinKeyValues};
+use super::super::profiles::EntityProfile;
 use super::super::record::{self, DamagedBytes, FeatureRecord, StoredRecord};
 use super::super::snapshot;
 use super::super::value::{Value, ValueType};
@@ -178,6 +179,8 @@ impl Maintenance {
             in_views.extend(found.views.into_keys());
             statements.extend(statement);
         }
+        // A file may also have profiles that made room for others since it was written.
+        self.engine.profiles.rewrite(&self.engine).map_err(not_erased)?;
         // Rows that the index has replaced, and all rows where nothing is encrypted, are removed with the files.
         let has_parts = all.iter().flat_map(|(_, targets)| targets).any(|target| target.whole.is_none());
         if has_parts || !self.engine.protection.is_complete() {
@@ -217,6 +220,10 @@ impl Maintenance {
         let command = StoreWriterCommand::Erase { records: found.records.clone(), keys, reply };
         self.engine.commands.blocking_send(command).map_err(|_| unavailable(StoreState::Closed.reason()))?;
         let removed_by = answer.recv().map_err(|_| unavailable(StoreState::Closed.reason()))??;
+        let is_erased = |profile: &EntityProfile| {
+            targets.iter().any(|target| target.view == profile.view && target.has(&profile.entity))
+        };
+        self.engine.profiles.erase(&self.engine, is_erased, removed_by);
         if let Some(keys) = self.engine.protection.keys() {
             keys.destroy().map_err(not_erased)?;
         }
@@ -309,6 +316,7 @@ impl Maintenance {
         let engine = self.engine.clone();
         let Some(keys) = engine.protection.keys() else { return };
         let sealed = self.remove_history().map_err(|error| error.to_string());
+        let sealed = sealed.and_then(|()| engine.profiles.rewrite(&engine).map_err(|error| error.to_string()));
         let sealed = sealed.and_then(|()| engine.tombstones.rekey().map_err(|error| error.to_string()));
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
             Ok(()) => tracing::info!(name: "features.encrypted", "everything in the feature store is encrypted"),
@@ -409,4 +417,4 @@ fn not_erased(error: impl std::fmt::Display) -> FeatureError {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -10,6 +10,7 @@
 //! index-<generation>/               a layer: what changed since the snapshot that it names
 //! clean                             the state of the index at a clean stop
 //! acknowledged, acknowledged.copy   the position of the last acknowledged push
+//! profiles                          what is usual of the rows of entities, in views that ask for it
 //! manifest                          what the last snapshots had, to count what is lost without them
 //! reserve                           reserved space, to open the index on a full disk
 //! *.damaged                         the last damaged file of each kind that was set aside

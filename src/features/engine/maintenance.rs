@@ -215,6 +215,7 @@ impl Maintenance {
                 tracing::info!(name: "features.ready", ms = took / 1000, rebuilt, "the feature store is ready");
                 let snapshot = self.engine.live().and_then(|index| Some(index.snapshot()?.header().replay_from));
                 self.snapshot_at = snapshot.unwrap_or(0);
+                self.engine.profiles.settle(&self.engine);
                 self.update_snapshot_figures();
                 self.scrub();
                 self.replace_unread_snapshot();
@@ -302,6 +303,7 @@ impl Maintenance {
         let old = answer.recv().map_err(|_| closed())?;
 
         let records = written?;
+        self.engine.profiles.leave_out_before(replay_from);
         let restored = SortedTable::open(&self.engine.files.folder().join(snapshot::file_name(replay_from)));
         if let Ok(Some(restored)) = restored {
             let changed = restored.statistics().records.clone();

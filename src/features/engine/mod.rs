@@ -37,6 +37,7 @@ use super::config::FeaturesConfig;
 use super::incoming::EventTimeLimits;
 use super::index::{EntityIndex, IndexError};
 use super::key::HashKey;
+use super::profiles::EntityProfiles;
 use super::protection::RowCipher;
 use super::record::DamagedBytes;
 use super::registry::Registry;
@@ -104,6 +105,7 @@ pub struct StoreEngine {
     pub hash_key: HashKey,
     pub protection: Arc<RowCipher>,
     pub tombstones: Tombstones,
+    pub profiles: EntityProfiles,
     pub acknowledged: CommitWatermark,
     pub state: ArcSwap<StoreState>,
     /// The highest generation number that an index ever had.

@@ -225,6 +225,11 @@ impl Maintenance {
             }
         }
 
+        if copied.expired > 0 {
+            // The profiles of entities end with their rows.
+            self.engine.profiles.settle(&self.engine);
+        }
+
         let left = self.engine.counters.journal_bytes.load(Relaxed);
         self.engine.counters.journal_bytes_at_snapshot.store(left.min(journal), Relaxed);
         self.engine.snapshot_asked.store(false, Relaxed);

@@ -14,6 +14,7 @@ use super::super::index::{EntityIndex, IndexError, MemTable};
 use super::super::journal::{Journal, JournalChange, JournalError};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, PushCounts};
+use super::super::profiles::sampler::RowSampler;
 use super::super::protection::RecordBody;
 use super::super::record::CipherHeader;
 use super::super::seal::CipherContext;
@@ -44,6 +45,8 @@ pub struct StoreWriter {
     engine: Arc<StoreEngine>,
     journal: Journal,
     applier: Option<IndexApplier>,
+    /// Takes the rows that are to be judged.
+    sampler: RowSampler,
     /// The store's state before a restore began.
     before_restore: Option<Arc<StoreState>>,
     /// True when the last push was refused because the disk was full. The beginning and the end of that are logged.
@@ -61,6 +64,7 @@ impl StoreWriter {
             engine,
             journal,
             applier: None,
+            sampler: RowSampler::default(),
             before_restore: None,
             is_full: false,
             reported_future: false,
@@ -233,7 +237,9 @@ impl StoreWriter {
         }
 
         // Without an index the rows are in the journal only, and enter the next index from there.
-        let outcomes = self.on_index(|applier| applier.apply(&pending));
+        let mut sampler = std::mem::take(&mut self.sampler);
+        let outcomes = self.on_index(|applier| applier.apply_sampled(&pending, &mut sampler));
+        self.sampler = sampler;
         let taken_back = self.applier.as_mut().map_or(0, |applier| std::mem::take(&mut applier.taken_back));
         self.engine.counters.taken_back.fetch_add(taken_back, Relaxed);
 
@@ -261,6 +267,7 @@ impl StoreWriter {
         for (outcome, reply) in told {
             let _ = reply.send(Ok(outcome));
         }
+        self.engine.profiles.offer(self.sampler.drain());
         self.publish_rows();
     }
 
@@ -403,6 +410,7 @@ impl StoreWriter {
         if !matches!(&**self.engine.state.load(), StoreState::Ready(_)) {
             return Err(FeatureError::NotErased { reason: self.engine.state.load().reason() });
         }
+        self.sampler.forget(records);
         let (mut removed_by, latest_us) = (self.journal.next_seq(), self.trusted_until());
         for records in records.chunks(GROUP_ROWS_MAX) {
             let changes: Vec<_> = records.iter().map(|key| (*key, JournalChange::Delete)).collect();
@@ -529,6 +537,7 @@ impl StoreWriter {
         let started = Instant::now();
         self.engine.state.store(Arc::new(StoreState::Closed));
         self.engine.acknowledged.close();
+        self.engine.profiles.stop();
         let Some(applier) = self.applier.take() else { return };
         if let Err(error) = applier.note_applied() {
             tracing::warn!(%error, "the feature store was not closed cleanly; the next start checks its index");

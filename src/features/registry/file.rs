@@ -52,6 +52,15 @@ pub struct ViewToml {
     pub lateness: Option<DurationText>,
     pub schema: Vec<FieldToml>,
     pub aggregation: Vec<AggregationToml>,
+    pub unusual: Option<UnusualToml>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct UnusualToml {
+    pub features: Option<Vec<String>>,
+    pub interval: Option<DurationText>,
+    pub alarms_per_week: Option<f64>,
 }
 
 #[derive(Debug, Deserialize, Default)]

@@ -88,7 +88,7 @@ fn the_example_shows_every_key() {
         let known: &[&str] = match key {
             "entity" => &["name", "join_key", "value_type", "description"],
             "feature_view" => {
-                &["name", "description", "entities", "ttl", "lateness", "source", "schema", "aggregation"]
+                &["name", "description", "entities", "ttl", "lateness", "source", "schema", "aggregation", "unusual"]
             }
             _ => &["name", "description", "features"],
         };
@@ -101,6 +101,7 @@ fn the_example_shows_every_key() {
     }
     let aggregation = table["feature_view"][0]["aggregation"][0].as_table().unwrap();
     assert_eq!(aggregation.len(), 6);
+    assert_eq!(table["feature_view"][0]["unusual"].as_table().unwrap().len(), 3);
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn mistakes_of_all_files_come_together_with_their_lines() {
     folder.mistakes(&[
         "views/b.toml:5: feature_view[0].ttl: \"1y\" is not a length of time: expected a whole number with a unit (ms, s, m, h, d or w), such as \"90s\" or \"30d\"",
         "views/b.toml:7: feature_view[0].schema[0].dtype: unknown type \"Float\": expected Bytes, String, Int32, Int64, Float32, Float64, Bool or UnixTimestamp, or a list of one, such as Array(Float32)",
-        "views/b.toml:11: feature_view[0].colour: unknown field `colour`, expected one of `name`, `description`, `entities`, `ttl`, `source`, `lateness`, `schema`, `aggregation`",
+        "views/b.toml:11: feature_view[0].colour: unknown field `colour`, expected one of `name`, `description`, `entities`, `ttl`, `source`, `lateness`, `schema`, `aggregation`, `unusual`",
         "views/c.toml:1:10: unclosed array table, expected `]`",
     ]);
 
@@ -172,7 +173,7 @@ fn mistakes_of_all_files_come_together_with_their_lines() {
         "views/b.toml:3: feature_view[0].entities[1]: there is no entity 'nobody': declare it with [[entity]]",
         "views/b.toml:8: feature_view[0].schema[1].name: 'm' is a join key of this view already: give one of them another name",
         "views/b.toml:9: feature_view[0].schema[2]: needs the key dtype",
-        "views/b.toml:11: feature_view[0].colour: unknown field `colour`, expected one of `name`, `description`, `entities`, `ttl`, `source`, `lateness`, `schema`, `aggregation`",
+        "views/b.toml:11: feature_view[0].colour: unknown field `colour`, expected one of `name`, `description`, `entities`, `ttl`, `source`, `lateness`, `schema`, `aggregation`, `unusual`",
     ]);
 }
 
@@ -477,4 +478,47 @@ proptest::proptest! {
         let expected = expected.into_iter().map(|key| (written.lines.get(&key).copied(), key)).collect();
         proptest::prop_assert_eq!(found, expected, "{:#?} in {}", mistakes, written.text);
     }
+}
+
+#[test]
+fn the_watched_features_are_numbers_of_the_view_and_their_settings_in_range() {
+    let declared = |unusual: &str| {
+        view(&format!(
+            "schema = [{{ name = 'a', dtype = 'Int64' }}, {{ name = 's', dtype = 'String' }}]\n\
+             aggregation = [{{ column = 'a', function = 'mean', time_window = '10m', name = 'a_10m' }}]\n\
+             unusual = {unusual}\n"
+        ))
+    };
+    let watched = |unusual: &str| {
+        let registry = Registry::parse(&declared(unusual)).unwrap();
+        registry.view("v").unwrap().unusual.clone().unwrap()
+    };
+    let all = watched("{}");
+    assert_eq!(all.features, [FeaturePosition::Field(0), FeaturePosition::Aggregation(0)]);
+    assert_eq!((all.interval, all.alarms_per_week.to_bits()), (Duration::from_mins(1), 1_f64.to_bits()));
+    let one = watched("{ features = ['a_10m'], interval = '5m', alarms_per_week = 0.5 }");
+    assert_eq!((one.features.as_slice(), one.interval_ms()), (&[FeaturePosition::Aggregation(0)][..], 300_000));
+    assert_ne!(one.declaration, all.declaration);
+    assert_eq!(watched("{}").declaration, all.declaration);
+
+    let at = |rest: &str| format!("views/a.toml:8: feature_view[0].unusual.{rest}");
+    let expected = [
+        "interval: 500ms is out of range: expected 1s to 1d",
+        "alarms_per_week: NaN is out of range: expected 0.001 to 1000",
+        "features[1]: 'a' is in this list twice",
+        "features[2]: 's' is String, and only numbers can be watched",
+        "features[3]: this view has no feature 'x'",
+        "colour: unknown field `colour`, expected one of `features`, `interval`, `alarms_per_week`",
+    ];
+    let wrong = "{ features = ['a', 'a', 's', 'x'], interval = '500ms', alarms_per_week = nan, colour = 1 }";
+    let found = DeclarationFolder::new(&[("a.toml", &declared(wrong))]).load().unwrap_err();
+    assert_eq!(found, expected.map(at));
+
+    let many: Vec<String> = (0..33).map(|at| format!("{{ name = 'f{at}', dtype = 'Float32' }}")).collect();
+    let many = view(&format!("schema = [{}]\nunusual = {{}}\n", many.join(", ")));
+    let found = DeclarationFolder::new(&[("a.toml", &many)]).load().unwrap_err().concat();
+    assert!(found.contains("33 features that are numbers") && found.contains("name them in features"), "{found}");
+    let none = view("schema = [{ name = 's', dtype = 'String' }]\nunusual = {}\n");
+    let found = DeclarationFolder::new(&[("a.toml", &none)]).load().unwrap_err().concat();
+    assert!(found.contains("no feature that is a number"), "{found}");
 }

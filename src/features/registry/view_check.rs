@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::declared::{DeclaredRegistry, TomlPlace};
 use super::duration::shown;
 use super::file::{AggregateFunctionText, AggregationToml, FieldToml, ViewToml};
+use super::unusual_check::WatchedView;
 use crate::value::{ScalarType, ValueType};
 use crate::view::{AggregateFunction, WindowKind};
 use crate::view::{Aggregation, FeatureView, FieldId, JoinKey, PushSource, ViewField, ViewId};
@@ -78,6 +79,16 @@ impl<'s> DeclaredRegistry<'s> {
             );
         }
 
+        let unusual = view.unusual.as_ref().and_then(|toml| {
+            // A view with other mistakes may lack features that are named here.
+            let is_whole = self.mistakes.len() == before;
+            self.unusual(
+                toml,
+                &place.at("unusual"),
+                &WatchedView { fields: &fields, aggregations: &aggregations, is_whole },
+            )
+        });
+
         let flawless = |declared: &Self| declared.mistakes.len() == before;
         let (Some(name), Some(source), true) = (name, source, flawless(self)) else { return };
         let view = FeatureView {
@@ -91,6 +102,7 @@ impl<'s> DeclaredRegistry<'s> {
             ttl: view.ttl.map(|ttl| ttl.0).filter(|ttl| *ttl > Duration::ZERO),
             lateness,
             source,
+            unusual,
         };
 
         match window::state_limit_problem(&view) {

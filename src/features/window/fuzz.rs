@@ -39,6 +39,7 @@ pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
         ttl: None,
         lateness,
         source: PushSource { name: "source".into(), timestamp_field: "event_timestamp".into() },
+        unusual: None,
     }
 }
 

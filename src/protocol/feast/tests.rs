@@ -32,6 +32,7 @@ fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
         ttl: None,
         lateness: std::time::Duration::ZERO,
         source: PushSource { name: "pushes".into(), timestamp_field: "event_timestamp".into() },
+        unusual: None,
     })
 }
 

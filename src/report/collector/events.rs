@@ -65,6 +65,7 @@ impl Section {
             | AuditEvent::MaintenanceRequested { .. }
             | AuditEvent::DriftReferenceFixed { .. }
             | AuditEvent::UnusualCalledNormal { .. }
+            | AuditEvent::UnusualRowCalledNormal { .. }
             | AuditEvent::JobAdded { .. }
             | AuditEvent::JobEnded { .. }
             | AuditEvent::JobRemoved { .. }

@@ -643,6 +643,10 @@ pub fn acknowledged() -> Vec<Vec<u8>> {
 }
 
 /// Entities of two kinds, and a key that is doomed.
+pub fn entity_profiles() -> Vec<Vec<u8>> {
+    vec![ledge::features::fuzz::entity_profiles_seed()]
+}
+
 pub fn erased_entities() -> Vec<Vec<u8>> {
     all(&[
         br#"{"secret":"abababababababababababababababababababababababababababababababab","doomed_keys":[5,7],"erased":[{"join_keys":["customer"],"entities":{"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd":{"seq":40,"at_ms":6}}},{"join_keys":["customer","shop"],"entities":{}}]}"#,
