@@ -114,7 +114,11 @@ impl SeriesDetector {
         };
 
         self.runs.observe(value);
-        let readings = self.measures.read(self.pace, &expectation, sample, &self.runs, missing);
+        let mut readings = self.measures.read(self.pace, &expectation, sample, &self.runs, missing);
+        if value == 0.0 && self.lowest >= 0.0 {
+            // Nothing happens, such as failures.
+            readings.run = 0.0;
+        }
         let clean = self.clean(&readings, sample, expectation.predicted);
         let score = if self.is_learning() { 0.0 } else { readings.score() };
         self.learn(time_ms, &expectation, &readings, sample, clean);

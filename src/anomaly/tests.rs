@@ -266,8 +266,8 @@ fn a_state_is_small_and_decodes_to_itself() {
     assert_eq!(read, detector);
 
     let mut newer = bytes.clone();
-    newer[0] = 2;
-    assert_eq!(SeriesDetector::decode(&newer), Err(StateError::Format(2)));
+    newer[0] = 3;
+    assert_eq!(SeriesDetector::decode(&newer), Err(StateError::Format(3)));
     assert_eq!(SeriesDetector::decode(&[]), Err(StateError::Size));
     for length in 0..bytes.len() {
         assert!(SeriesDetector::decode(&bytes[..length]).is_err());

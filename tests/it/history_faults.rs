@@ -211,7 +211,6 @@ fn the_history_on_a_full_disk_tells_its_losses_and_goes_on_when_there_is_room() 
     step(&daemon, &mut clock);
     assert_eq!(client.get("/figures/series").json()["problem"], Value::Null);
     assert_eq!(lost_records(&mut client), lost);
-    wait_until("no finding", LIMIT, || !has_finding(&daemon));
     let after = rows(&daemon);
     assert_eq!(after.len(), 3 * SERIES.len(), "one minute before, two after: {after:?}");
     let calls =

@@ -15,10 +15,10 @@ const WEEK_MS: f64 = 7.0 * 86_400_000.0;
 /// The part of values that a forecast's band is to hold.
 const COVERAGE: f64 = 0.9;
 
-/// The memory of a profile, in bytes: its key and entity, and of each feature a series of 4.7 KB and its share of the
+/// The memory of a profile, in bytes: its key and entity, and of each feature a series of 5.7 KB and its share of the
 /// rows, of which each pair of features has a number.
-const PROFILE_BYTES: usize = 1_024;
-const FEATURE_BYTES: usize = 5_632;
+const PROFILE_BYTES: usize = 1_280;
+const FEATURE_BYTES: usize = 6_912;
 const PAIR_BYTES: usize = 4;
 
 /// The usual rows of an entity in one view.

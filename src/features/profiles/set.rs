@@ -12,7 +12,7 @@ use crate::key::IndexKey;
 use crate::registry::Registry;
 use crate::view::{FeatureView, ViewId};
 
-/// The memory of all profiles, in bytes: 1,360 entities of two features, or 90 of 32.
+/// The memory of all profiles, in bytes: 1,110 entities of two features, or 74 of 32.
 pub const PROFILES_BYTES_MAX: usize = 16 << 20;
 
 /// A new entity takes the place of the one whose last row is the oldest, if that is so many microseconds before its own:
