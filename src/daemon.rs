@@ -94,7 +94,6 @@ use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
 use ledge_mqtt::publisher::Publisher;
-use ledge_mqtt::topics::DeviceTopics;
 use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
@@ -469,11 +468,7 @@ impl DaemonApp {
         let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
-        if config.history.unusual_mqtt && config.mqtt.broker.is_some() {
-            let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
-            let (publisher, topic) = (publisher.clone(), topics.unusual());
-            shutdown.spawn(unusual::publish(history.clone(), publisher, topic, shutdown.clone()));
-        }
+        unusual::spawn(&config, &environment, &history, &publisher);
         let daily = daily::DailyTask::new(&config, &counts, serving.features(), history, audit);
         shutdown.spawn(daily.run(shutdown.clone()));
         shutdown.spawn(counts.run(shutdown.clone()));

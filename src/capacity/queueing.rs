@@ -1,15 +1,16 @@
 //! The waiting time of calls before a number of cores, and the share of the cores that may be used so that 99 of 100
 //! calls stay within their objective.
 //!
-//! There are two queues on the same cores, as the daemon has them: short runs, and long ones, whose threads have a lower
-//! priority. Each is slower by what else is on the cores: long runs have what short ones and the work besides runs
-//! (receiving, decoding, answering) leave, and short ones have their weight of a core on which a long run or other work is.
+//! There are two queues on the same cores, as the daemon has them: short runs, and long ones, whose threads have a
+//! lower priority. Each is slower by what else is on the cores: long runs have what short ones and the work besides runs
+//! (receiving, decoding, answering) leave, and short ones have their weight of a core on which a long run or other work
+//! is.
 //!
 //! Within a queue, the models take turns by the core time that they have used (start-time fair queueing), and no run is
-//! interrupted. So a unit waits for the run that is on the core, and for the earlier units of its own model, which have the
-//! core time that other models leave, or at least an equal part. The second wait is that of an M/G/c queue by the approximation of Lee
-//! and Longton: the wait of M/M/c (Erlang's formula C) times (1 + cv²)/2, here with units of equal length. Its tail is
-//! taken as exponential.
+//! interrupted. So a unit waits for the run that is on the core, and for the earlier units of its own model, which have
+//! the core time that other models leave, or at least an equal part. The second wait is that of an M/G/c queue by the
+//! approximation of Lee and Longton: the wait of M/M/c (Erlang's formula C) times (1 + cv²)/2, here with units of equal
+//! length. Its tail is taken as exponential.
 
 /// The largest share of the cores that is ever planned with. Beyond it a small burst doubles the waits.
 pub const CEILING_MAX: f64 = 0.9;
@@ -100,8 +101,8 @@ fn class_wait_p99(servers: u32, load: f64, of: usize, classes: &[QueueClass]) ->
     // Of a random moment, the run on a core is of a class with the probability of its share of the time, and any part of
     // it may be left.
     let left_s = if shares > 0.0 { times / shares / f64::from(servers) } else { 0.0 };
-    let is_blocked = wait_probability(servers, (load * (shares + own.share)).min(1.0)).min(load * shares);
-    let blocked_s = left_s * (1.0 - 0.01 / is_blocked.max(0.01));
+    let blocking = wait_probability(servers, (load * (shares + own.share)).min(1.0)).min(load * shares);
+    let blocked_s = left_s * (1.0 - 0.01 / blocking.max(0.01));
 
     let equal_part = 1.0 / f64::from(u32::try_from(other().count()).unwrap_or(u32::MAX).saturating_add(1));
     let part = (1.0 - load * shares).max(equal_part);

@@ -420,8 +420,8 @@ const FORMS: &[(&str, &str)] = &[
     ("accounts/store.rs", "const FORMAT_VERSION: u16 = 1;"),
     // It is in no store of daemon/formats.rs: a new schema needs only a reader of the former one.
     ("alerts/store.rs", "const SCHEMA: u32 = 1;"),
-    // No store has it yet: whoever keeps states reads a former format, or begins to learn again.
-    ("anomaly/codec.rs", "pub const FORMAT_VERSION: u8 = 1;"),
+    // A state of another form begins to learn anew.
+    ("anomaly/codec.rs", "pub const FORMAT_VERSION: u8 = 2;"),
     ("audit/layout.rs", "pub const FORMAT_VERSION: u32 = 2;"),
     // A backup of a box says its form itself.
     ("cli/backup/archive.rs", "pub const FORMAT_VERSION: u32 = 1;"),
@@ -431,9 +431,13 @@ const FORMS: &[(&str, &str)] = &[
     ("features/engine/files.rs", "pub const FORMAT_VERSION: u32 = 4;"),
     ("features/entity_keys/form.rs", "const VERSION: u8 = 1;"),
     ("features/journal/format.rs", "const VERSION: u16 = 3;"),
+    // A file of another form is set aside, and what is usual is learnt anew.
+    ("features/profiles/file.rs", "const FILE_HEAD: &[u8] = b\"LFP1\";"),
     ("features/record.rs", "const FORM_2: u8 = 2;"),
     ("features/snapshot.rs", "const VERSION: u16 = 2;"),
     ("features/window/encoding.rs", "const VERSION: u8 = 1;"),
+    // As that of profiles.
+    ("history/unusual.rs", "const MAGIC: &[u8; 4] = b\"LUN2\";"),
     ("jobs/spec.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("identity/keys/file.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("identity/sealing.rs", "pub const MAGIC: &[u8; 4] = b\"LSE1\";"),

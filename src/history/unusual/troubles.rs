@@ -226,7 +226,8 @@ fn sees(learnt: &ShopBox, name: &str, lasts: u64, trouble: Trouble) -> Seen {
         of.finding(name).is_none()
     });
     let end_delay = end_delay.unwrap_or_else(|| panic!("{name} does not end: {:?}", of.watch.findings()));
-    let events: Vec<_> = of.events(name).into_iter().filter(|event| event.ended.is_none_or(|(end_ms, _)| end_ms > begin_ms)).collect();
+    let events: Vec<_> =
+        of.events(name).into_iter().filter(|event| event.ended.is_none_or(|(end_ms, _)| end_ms > begin_ms)).collect();
     let ended = |event: &ReportedEvent| event.ended.map(|(_, end)| end);
     let ends: Vec<_> = events.iter().filter_map(ended).collect();
     assert_eq!(ends.len(), events.len(), "{events:?}");
