@@ -97,5 +97,5 @@ pub fn fuzz_entity_profiles(data: &[u8]) -> bool {
 
 /// A valid input of [`fuzz_entity_profiles`].
 pub fn entity_profiles_seed() -> Vec<u8> {
-    profiles::fuzz_seed()
+    profiles::example_file()
 }

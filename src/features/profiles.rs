@@ -36,7 +36,7 @@ use super::online::DisclosedProfile;
 use super::registry::Registry;
 use super::view::FeatureView;
 #[cfg(any(test, feature = "fuzzing"))]
-pub use file::{fuzz, fuzz_seed};
+pub use file::{example_file, fuzz};
 pub use profile::EntityProfile;
 use sampler::{SAMPLED_ROWS_MAX, SampledRow};
 pub use set::ProfileCounts;

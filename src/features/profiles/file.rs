@@ -200,7 +200,7 @@ fn decode(body: &[u8], view: &FeatureView, watched: &WatchedFeatures) -> Option<
 /// When it is not the same after it was written and read again, which is a bug.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
-    let Some(view) = fuzzed_view() else { return false };
+    let Some(view) = example_view() else { return false };
     let Some(watched) = &view.unusual else { return false };
     let mut accepted = false;
     for bytes in [data.to_vec(), stored_form::framed(PROFILE_HEAD, data)] {
@@ -220,16 +220,16 @@ pub fn fuzz(data: &[u8]) -> bool {
 
 /// A view of two features, with which a fuzzer's bytes are read.
 #[cfg(any(test, feature = "fuzzing"))]
-pub fn fuzzed_view() -> Option<std::sync::Arc<FeatureView>> {
+pub fn example_view() -> Option<std::sync::Arc<FeatureView>> {
     let text = "entity = [{ name = 'm' }]\n[[feature_view]]\nname = 'v'\nentities = ['m']\n\
                 schema = [{ name = 'a', dtype = 'Float64' }, { name = 'b', dtype = 'Float64' }]\nunusual = {}\n";
     crate::registry::Registry::parse(text).ok()?.view("v").ok().cloned()
 }
 
-/// The bytes of a profile of [`fuzzed_view`], without head and checksum, for a fuzzer to begin with.
+/// The bytes of a profile of [`example_view`], without head and checksum, for a fuzzer to begin with.
 #[cfg(any(test, feature = "fuzzing"))]
-pub fn fuzz_seed() -> Vec<u8> {
-    let Some(view) = fuzzed_view() else { return Vec::new() };
+pub fn example_file() -> Vec<u8> {
+    let Some(view) = example_view() else { return Vec::new() };
     let entity = vec![crate::value::Value::String("press-7".into())];
     let profile = view.unusual.as_ref().and_then(|watched| EntityProfile::new(view.id, entity, watched));
     profile.map(|profile| encode(&profile).split_off(PROFILE_HEAD.len() + 4)).unwrap_or_default()

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::answer::{ForecastRequest, ProfileError, UnusualViewDocument};
-use super::file::{FILE_NAME, fuzz_seed, fuzzed_view};
+use super::file::{FILE_NAME, example_file, example_view};
 use super::set::{PROFILES_BYTES_MAX, ProfileSet};
 use super::*;
 use crate::FeatureCaller;
@@ -388,7 +388,7 @@ fn memory_is_bounded_and_the_entity_pushed_longest_ago_makes_room_after_a_day() 
 
 #[test]
 fn the_memory_of_a_profile_is_not_underestimated() {
-    let view = fuzzed_view().unwrap();
+    let view = example_view().unwrap();
     let watched = view.unusual.as_ref().unwrap();
     let mut profile = EntityProfile::new(view.id, vec![Value::String("press-7".into())], watched).unwrap();
     let mut machine = Machine::new();
@@ -407,7 +407,7 @@ fn the_memory_of_a_profile_is_not_underestimated() {
 proptest! {
     #[test]
     fn changed_bytes_are_refused_or_sound(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6)) {
-        let mut bytes = fuzz_seed();
+        let mut bytes = example_file();
         prop_assert!(super::fuzz(&bytes));
         for (place, byte) in changes {
             let place = place.index(bytes.len());
