@@ -77,5 +77,5 @@ pub use monitor::{
     Limit, MonitorChange, MonitorEvent, MonitorSet, MonitorState, NAME_BYTES_MAX, SERIES_MAX, WatchError,
 };
 pub use pace::{Pace, PaceError};
-pub use rows::{Explanation, FEATURES_MAX, RowError, RowProfile, RowVerdict};
+pub use rows::{Explanation, FEATURES_MAX, PROBABILITIES, RowError, RowProfile, RowVerdict};
 pub use trend::{TimeToLimit, Trend};

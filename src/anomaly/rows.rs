@@ -6,8 +6,11 @@ use crate::event::Band;
 use crate::matrix;
 use crate::statistic::{Judged, Statistic};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 pub const FEATURES_MAX: usize = 32;
+/// The bounds of the probability of a false alarm by one row.
+pub const PROBABILITIES: RangeInclusive<f64> = 1e-7..=0.05;
 /// Rows before the first is judged, and more for each feature.
 const LEARNING_ROWS: u32 = 60;
 const LEARNING_ROWS_A_FEATURE: u32 = 4;
@@ -93,7 +96,7 @@ impl RowProfile {
         if !(1..=FEATURES_MAX).contains(&features) {
             return Err(RowError::Features);
         }
-        if !(1e-7..=0.05).contains(&probability) {
+        if !PROBABILITIES.contains(&probability) {
             return Err(RowError::Probability);
         }
         Ok(Self {
@@ -291,8 +294,8 @@ impl Feature {
         let cut = if self.count < 20 { distance } else { distance.clamp(-3.0 * scale, 3.0 * scale) };
         self.middle += cut / f64::from(self.count).min(MEMORY);
         if self.count > 1 {
-            let limit = self.distance.threshold(distance >= 0.0);
-            self.distance.learn(distance, self.floor(), limit, MEMORY, probability);
+            let threshold = self.distance.threshold(distance >= 0.0);
+            self.distance.learn(distance, self.floor(), threshold, MEMORY, probability);
         }
     }
 
@@ -312,7 +315,7 @@ impl Sound for RowProfile {
     fn is_sound(&self) -> bool {
         let count = self.features.len();
         (1..=FEATURES_MAX).contains(&count)
-            && (1e-7..=0.05).contains(&self.probability)
+            && PROBABILITIES.contains(&self.probability)
             && self
                 .features
                 .iter()

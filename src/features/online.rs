@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ledge_anomaly::Band;
 use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -260,13 +261,7 @@ pub struct DisclosedProfile {
     /// The time of the first unusual row, in RFC 3339; `None` while the entity is not unusual.
     pub unusual_since: Option<String>,
     /// The usual values of each feature; `None` before enough was seen.
-    pub features: BTreeMap<String, Option<UsualValues>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct UsualValues {
-    pub low: f64,
-    pub high: f64,
+    pub features: BTreeMap<String, Option<Band>>,
 }
 
 /// The current row of an entity.

@@ -190,7 +190,7 @@ impl EntityProfiles {
             let read = file::read(&self.file, engine, &set);
             set.load(read);
         }
-        set.retain(|key| {
+        set.retain(|key, _| {
             // Where the index cannot be read, it is not known to lack the entity.
             let found =
                 index.get(key).map(|record| record.is_some_and(|bytes| !engine.protection.is_erased(key, &bytes)));
@@ -222,7 +222,7 @@ impl EntityProfiles {
     pub fn erase(&self, engine: &StoreEngine, is_erased: impl Fn(&EntityProfile) -> bool, removed_by: u64) {
         let mut set = self.set();
         set.leave_out_before(removed_by);
-        set.retain_profiles(|profile| !is_erased(profile));
+        set.retain(|_, profile| !is_erased(profile));
         publish(engine, &set);
     }
 

@@ -31,7 +31,7 @@ use crate::readings::{BOX_COLUMNS, FigureSample};
 use crate::recorder::EndedSlot;
 use crate::series::{SeriesName, USAGE_COLUMNS};
 use bands::PastBands;
-use events::{ReportedEvent, ReportedEvents, UnusualEnd, recorded_name};
+use events::{ReportedEvent, ReportedEvents, UnusualEnd, recorded_name, series_and_column};
 use message::UnusualMessage;
 
 const FILE: &str = "unusual.state";
@@ -342,7 +342,7 @@ impl UnusualWatch {
 }
 
 fn finding(name: &str, text: &str, is_limit: bool) -> Finding {
-    let (series, column) = name.split_once(' ').unwrap_or((name, ""));
+    let (series, column) = series_and_column(name);
     let advice = if column == OTHER_CORES {
         "other programs of this machine use its cores: see `top`".to_owned()
     } else {

@@ -15,7 +15,7 @@ use super::set::ProfileCounts;
 use crate::FeatureStore;
 use crate::caller::{FeatureCaller, TouchedRows};
 use crate::engine::StoreEngine;
-use crate::online::{DisclosedProfile, FeatureError, JoinKeyValues, UsualValues, listed};
+use crate::online::{DisclosedProfile, FeatureError, JoinKeyValues, listed};
 use crate::value::{ScalarType, Value, ValueType};
 use crate::view::{FeatureView, JoinKey, WatchedFeatures};
 
@@ -290,10 +290,8 @@ fn entity_document(
 /// A profile, for a disclosure.
 pub fn disclosed(view: &FeatureView, profile: &EntityProfile) -> DisclosedProfile {
     let watched = view.unusual.iter().flat_map(|watched| &watched.features);
-    let features = watched.zip(profile.rows.bands()).map(|(position, band)| {
-        let usual = band.map(|band| UsualValues { low: band.low, high: band.high });
-        (view.name_at(*position).to_owned(), usual)
-    });
+    let usual = watched.zip(profile.rows.bands());
+    let features = usual.map(|(position, band)| (view.name_at(*position).to_owned(), band));
     DisclosedProfile {
         join_keys: join_keys(view, &profile.entity),
         rows: profile.rows.rows(),

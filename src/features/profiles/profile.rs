@@ -1,14 +1,11 @@
 //! The profile of one entity.
 
-use ledge_anomaly::{Band, Explanation, ForecastError, ForecastPoint, Pace, RowProfile, SeriesDetector};
+use ledge_anomaly::{Band, Explanation, ForecastError, ForecastPoint, PROBABILITIES, Pace, RowProfile, SeriesDetector};
 use serde::{Deserialize, Serialize};
 
 use super::sampler::SampledRow;
 use crate::value::Value;
 use crate::view::{ViewId, WatchedFeatures};
-
-/// The bounds of the probability of a false alarm that [`RowProfile`] takes.
-const PROBABILITY_RANGE: [f64; 2] = [1e-7, 0.05];
 
 const WEEK_MS: f64 = 7.0 * 86_400_000.0;
 
@@ -70,10 +67,9 @@ impl EntityProfile {
     /// A profile without a row. `None` for settings out of bounds, which no declaration has.
     pub fn new(view: ViewId, entity: Vec<Value>, watched: &WatchedFeatures) -> Option<Self> {
         let features = watched.features.len();
-        let [least, most] = PROBABILITY_RANGE;
         #[expect(clippy::cast_precision_loss, reason = "an interval is a day at most")]
         let rows_per_week = WEEK_MS / watched.interval_ms() as f64;
-        let probability = (watched.alarms_per_week / rows_per_week).clamp(least, most);
+        let probability = (watched.alarms_per_week / rows_per_week).clamp(*PROBABILITIES.start(), *PROBABILITIES.end());
         let rows = RowProfile::new(features, probability).ok()?;
         Some(Self { view, entity, last_us: i64::MIN, rows, series: series(watched)?, unusual: None })
     }

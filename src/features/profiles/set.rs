@@ -56,7 +56,7 @@ impl ProfileSet {
         let is_same =
             |view: &ViewId| self.views.get(view).and_then(declaration) == before.get(view).and_then(declaration);
         let gone: Vec<ViewId> = before.keys().filter(|view| !is_same(view)).copied().collect();
-        self.retain_profiles(|profile| !gone.contains(&profile.view))
+        self.retain(|_, profile| !gone.contains(&profile.view))
     }
 
     /// True when a view asks for it.
@@ -157,17 +157,9 @@ impl ProfileSet {
         }
     }
 
-    /// Keeps the profiles of entities that `is_known`.
-    pub fn retain(&mut self, is_known: impl Fn(&IndexKey) -> bool) {
-        let gone: Vec<IndexKey> = self.profiles.keys().filter(|key| !is_known(key)).copied().collect();
-        for key in &gone {
-            self.remove(key);
-        }
-    }
-
     /// Keeps the profiles that `is_kept`. True when there are fewer now.
-    pub fn retain_profiles(&mut self, is_kept: impl Fn(&EntityProfile) -> bool) -> bool {
-        let is_gone = |(key, profile): (&IndexKey, &EntityProfile)| (!is_kept(profile)).then_some(*key);
+    pub fn retain(&mut self, is_kept: impl Fn(&IndexKey, &EntityProfile) -> bool) -> bool {
+        let is_gone = |(key, profile): (&IndexKey, &EntityProfile)| (!is_kept(key, profile)).then_some(*key);
         let gone: Vec<IndexKey> = self.profiles.iter().filter_map(is_gone).collect();
         for key in &gone {
             self.remove(key);

@@ -81,6 +81,11 @@ impl ReportedEvent {
     }
 }
 
+/// The series and the column of a name, which are joined by a space.
+pub fn series_and_column(name: &str) -> (&str, &str) {
+    name.split_once(' ').unwrap_or((name, ""))
+}
+
 /// The model and the column of a series, as records name them.
 pub fn recorded_name(name: &str) -> Option<(Option<ModelName>, FixedWord)> {
     let (series, column) = name.split_once(' ')?;

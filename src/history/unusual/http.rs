@@ -14,7 +14,7 @@ use ledge_service::off_thread::blocking;
 use serde::{Deserialize, Serialize};
 
 use super::bands::BandColumns;
-use super::events::ReportedEvent;
+use super::events::{ReportedEvent, series_and_column};
 use super::{CallNormalError, LEARNING_SAMPLES, UnusualWatch};
 use crate::part::HistoryHttpState;
 
@@ -65,7 +65,7 @@ pub struct EventDocument {
 
 impl EventDocument {
     fn new(event: &ReportedEvent) -> Self {
-        let (series, column) = event.name.split_once(' ').unwrap_or((&event.name, ""));
+        let (series, column) = series_and_column(&event.name);
         Self {
             series: series.to_owned(),
             column: column.to_owned(),
@@ -85,7 +85,7 @@ impl UnusualWatch {
     /// The state of all series, and the events.
     pub fn document(&self) -> UnusualDocument {
         let document = |state: ledge_anomaly::MonitorState<'_>| {
-            let (series, column) = state.name.split_once(' ').unwrap_or((state.name, ""));
+            let (series, column) = series_and_column(state.name);
             let detector = self.set.detector(state.name);
             let needed = LEARNING_SAMPLES.saturating_sub(detector.map_or(0, SeriesDetector::count));
             let text = self.text(&state);

@@ -5,9 +5,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::UnusualWatch;
-use super::events::ReportedEvent;
+use super::events::{ReportedEvent, series_and_column};
 
-/// The events that go on. It has no value, so that it changes only when one begins or ends.
+/// The events that go on. It has no value, so that it changes only when one begins, ends or gets
+/// another name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct UnusualMessage {
     /// The oldest first.
@@ -44,7 +45,7 @@ impl UnusualMessage {
 
 impl From<&ReportedEvent> for UnusualMessageEvent {
     fn from(event: &ReportedEvent) -> Self {
-        let (series, column) = event.name.split_once(' ').unwrap_or((&event.name, ""));
+        let (series, column) = series_and_column(&event.name);
         Self {
             series: series.to_owned(),
             column: column.to_owned(),

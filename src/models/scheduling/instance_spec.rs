@@ -86,8 +86,7 @@ pub struct InstanceUsage {
     pub queued: usize,
     /// Those of them for which a caller waits.
     pub queued_interactive: usize,
-    /// Its interactive calls run in the background, since its runs are long or were not measured yet, or its runs are so
-    /// long that they do at a larger load.
+    /// Its interactive calls run in the background, since its runs are long or were not measured yet.
     pub is_background: bool,
 }
 
