@@ -25,10 +25,6 @@ pub struct AccountsArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
-    /// configuration, or its first address].
-    #[arg(long)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -40,7 +36,7 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &AccountsArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let address = args.server.find(globals, args.url.as_deref())?;
+    let address = args.server.address(globals)?;
     let get = |path: &str| {
         let answer = block_on(server::get(&address, path))??;
         if answer.status != 200 {

@@ -31,7 +31,7 @@ use serde_json::Value as Json;
 
 use super::features::backup::{bytes_bar, recipient};
 use super::features::daemon::DaemonClient;
-use super::server::ServerArgs;
+use super::server::CredentialArgs;
 use super::{Exit, GlobalArgs, Output, block_on};
 use crate::config::Config;
 use crate::daemon::formats;
@@ -71,7 +71,7 @@ pub struct BackupArgs {
     #[arg(long)]
     pub plain: bool,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub credentials: CredentialArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -101,7 +101,7 @@ pub fn run(globals: &GlobalArgs, args: &BackupArgs, out: &mut Output) -> anyhow:
 
     let locks = StoreLocks::take(&config)?;
     let (daemon, form) = match &locks {
-        None => (Some(DaemonClient::new(globals, None, &args.server)?), FeatureForm::FromDaemon),
+        None => (Some(DaemonClient::at(args.credentials.own_daemon(globals)?)), FeatureForm::FromDaemon),
         Some(_) => (None, FeatureForm::Files),
     };
     let mut contents = BoxContents::of(&config, &folders, form)?;

@@ -13,10 +13,6 @@ use super::{Exit, GlobalArgs, Output, block_on};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CapacityArgs {
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
-    /// configuration, or its first address].
-    #[arg(long)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     /// Write the answer of the server, in JSON.
@@ -31,7 +27,7 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &CapacityArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     let report: CapacityReport = block_on(daemon.get("/capacity"))??;
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;

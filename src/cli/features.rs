@@ -35,10 +35,6 @@ pub use table::{fuzz_csv, fuzz_json_lines};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FeaturesArgs {
-    /// The server to use, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
-    /// the configuration, else its first address].
-    #[arg(long, global = true)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     /// Write JSON instead of text.
@@ -185,6 +181,8 @@ pub enum FeaturesCommand {
         /// The feature view [default: all].
         #[arg(long)]
         view: Option<String>,
+        #[command(subcommand)]
+        command: Option<UnusualRowsCommand>,
     },
     /// Forecast the next values of a feature of one entity, with the band that holds about nine of ten.
     Forecast {
@@ -206,6 +204,20 @@ pub enum FeaturesCommand {
     Status,
 }
 
+/// The verbs below `ledge features unusual`.
+#[derive(Debug, Subcommand)]
+pub enum UnusualRowsCommand {
+    /// Say that the last unusual row of an entity was normal: such rows are not reported again. It is recorded in the
+    /// audit log.
+    Normal {
+        /// The feature view.
+        view: String,
+        /// The join keys of the entity, with their values.
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        entity: Vec<String>,
+    },
+}
+
 const EXAMPLES: &str = "\
 Examples:
   ledge features list
@@ -218,13 +230,14 @@ Examples:
   ledge features erase machine_id=press-7
   ledge features erase customer_id=1001 --certificate 1001.erasure
   ledge features unusual --view sensors
+  ledge features unusual normal sensors machine_id=press-7
   ledge features forecast --feature sensors:temperature --entity machine_id=press-7
   ledge features export sensors sensors.parquet
   ledge features import sensors history.csv";
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     let json = args.json;
     block_on(async {
         match &args.command {
@@ -264,7 +277,10 @@ pub fn run(globals: &GlobalArgs, args: &FeaturesArgs, out: &mut Output) -> anyho
             FeaturesCommand::Import { view, file, format } => {
                 import::run(&mut daemon, view, file, *format, json, out).await?;
             }
-            FeaturesCommand::Unusual { view } => {
+            FeaturesCommand::Unusual { command: Some(UnusualRowsCommand::Normal { view, entity }), .. } => {
+                unusual::call_normal(&mut daemon, view, entity, out).await?;
+            }
+            FeaturesCommand::Unusual { view, command: None } => {
                 return unusual::unusual(&mut daemon, view.as_deref(), json, out).await;
             }
             FeaturesCommand::Forecast { feature, entity, count } => {

@@ -16,10 +16,6 @@ pub struct HealthArgs {
     /// Ask whether it is ready: every model that it served before serves again or has failed, and one serves.
     #[arg(long)]
     pub ready: bool,
-    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
-    /// configuration, or its first address].
-    #[arg(long)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -31,7 +27,7 @@ Examples:
 
 /// Runs the verb. The exit code is 1 when the daemon does not answer, or is not ready.
 pub fn run(globals: &GlobalArgs, args: &HealthArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let address = args.server.find(globals, args.url.as_deref())?;
+    let address = args.server.address(globals)?;
     let state = if args.ready { "ready" } else { "live" };
     let answer = block_on(server::get(&address, &format!("/v2/health/{state}")))??;
     if answer.status != 200 {

@@ -25,7 +25,7 @@ use ledge_protocol::decode::ModelTarget;
 use ledge_service::audit_event::AuditSink;
 
 use super::models::missing::{self, AlternativeSources};
-use super::server::ServerArgs;
+use super::server::CredentialArgs;
 use super::stop_signals::StopSignals;
 use super::{Exit, GlobalArgs, Output, block_on, output};
 use crate::config::Config;
@@ -55,7 +55,7 @@ pub struct InferArgs {
     #[arg(long)]
     pub url: Option<String>,
     #[command(flatten)]
-    pub server: ServerArgs,
+    pub credentials: CredentialArgs,
     /// The priority of the calls on the server, with --url: batch is background work, which uses spare capacity and
     /// waits while the queue of the server is full [default: interactive for one file, batch for more].
     #[arg(long, value_enum, requires = "url")]
@@ -189,7 +189,7 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
             PriorityArg::Interactive => Priority::Interactive,
         };
         let patience = Duration::from_secs(args.wait.into());
-        return Ok(ModelLocation::Server(RunningServer::open(args.server.at(url)?, priority, patience).await?));
+        return Ok(ModelLocation::Server(RunningServer::open(args.credentials.at(url)?, priority, patience).await?));
     }
     missing::require(&ModelFolders::of(&config.repository), &args.model, AlternativeSources::RootOrServer)?;
     // The events of a command are not recorded.

@@ -24,10 +24,6 @@ pub struct JobsArgs {
     /// Write JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// The server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
-    /// configuration, or its first address].
-    #[arg(long, global = true)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     #[command(subcommand)]
@@ -82,7 +78,7 @@ Examples:
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &JobsArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     block_on(async {
         match &args.command {
             None => list(&mut daemon, args.json, out).await,

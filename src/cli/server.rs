@@ -12,9 +12,30 @@ use ledge_listener::address::ListenAddress;
 
 use super::GlobalArgs;
 
-/// The credentials of a connection: the authorities of the server, and the API key of this caller.
+/// A server to call, and the credentials of the connection.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerArgs {
+    /// The server to call, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
+    /// the configuration, or its first address].
+    #[arg(long, global = true)]
+    pub url: Option<String>,
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
+}
+
+impl ServerArgs {
+    /// The server, with these credentials.
+    pub fn address(&self, globals: &GlobalArgs) -> anyhow::Result<DaemonAddress> {
+        match &self.url {
+            Some(url) => self.credentials.at(url),
+            None => self.credentials.own_daemon(globals),
+        }
+    }
+}
+
+/// The credentials of a connection: the authorities of the server, and the API key of this caller.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CredentialArgs {
     /// The certificate authorities to trust for an https:// server, as PEM [default: those that this machine trusts].
     ///
     /// For a box with a self-signed certificate: a copy of the file tls/self-signed.pem in its state folder.
@@ -26,13 +47,10 @@ pub struct ServerArgs {
     pub key_file: Option<PathBuf>,
 }
 
-impl ServerArgs {
-    /// The server at `url`, or else the daemon of this configuration, with these credentials.
-    pub fn find(&self, globals: &GlobalArgs, url: Option<&str>) -> anyhow::Result<DaemonAddress> {
-        match url {
-            Some(url) => self.at(url),
-            None => self.at(&own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?),
-        }
+impl CredentialArgs {
+    /// The daemon of this configuration, with these credentials.
+    pub fn own_daemon(&self, globals: &GlobalArgs) -> anyhow::Result<DaemonAddress> {
+        self.at(&own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?)
     }
 
     /// The server at `url`, with these credentials.

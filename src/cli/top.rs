@@ -22,10 +22,6 @@ use figures::MetricsScrape;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// The server to watch, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
-    /// the configuration, or its first address].
-    #[arg(long)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     /// The refresh interval in seconds. Every figure covers one interval.
@@ -55,7 +51,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let address = args.server.find(globals, args.url.as_deref())?;
+    let address = args.server.address(globals)?;
     let live = !args.once && !args.json && io::stdout().is_terminal();
     block_on(async {
         if !live {

@@ -20,10 +20,6 @@ pub struct UnusualArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The server, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
-    /// configuration, or its first address].
-    #[arg(long, global = true)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     #[command(subcommand)]
@@ -46,7 +42,7 @@ pub enum UnusualCommand {
 
 /// Runs the verb. Exit code 1 while something is unusual.
 pub fn run(globals: &GlobalArgs, args: &UnusualArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     block_on(async {
         if let Some(UnusualCommand::Normal { series, column }) = &args.command {
             let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":_.-".contains(&byte));

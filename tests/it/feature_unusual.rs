@@ -126,6 +126,9 @@ fn an_unusual_row_of_a_machine_is_found_explained_and_forecast_until_the_machine
     let found = unusual(&daemon);
     assert_eq!((&found["watched"], &found["learning"], &found["unusual"]), (&json!(1), &json!(1), &json!(0)));
     assert_eq!(found["features"], json!(["rms", "heat", "rms_10m"]), "all numbers");
+    let declared = daemon.client().get("/feature-views/vibration").json();
+    let watched = json!({"features": ["rms", "heat", "rms_10m"], "interval_s": 60.0, "alarms_per_week": 1.0});
+    assert_eq!(declared["unusual"], watched);
     let forecast = format!("/features/forecast?feature=vibration:rms&machine_id={PRESS}&count=12");
     let too_few = daemon.client().get(&forecast);
     assert_eq!((too_few.status, too_few.error().as_str()), (409, "44 more samples are needed for a forecast"));
@@ -176,9 +179,11 @@ fn an_unusual_row_of_a_machine_is_found_explained_and_forecast_until_the_machine
     let told = daemon.root.command(&forecast_args).output().unwrap();
     assert_eq!(String::from_utf8(told.stdout).unwrap().lines().count(), 3);
 
-    let normal = json!({"feature_view": "vibration", "entity": {"machine_id": PRESS}});
+    let unknown = json!({"feature_view": "vibration", "entity": {"machine_id": "press-9"}});
     let admin = &mut daemon.unix_client();
-    assert_eq!(admin.post_json("/features/unusual/normal", &normal).status, 200);
+    assert_eq!(admin.post_json("/features/unusual/normal", &unknown).status, 404);
+    let called = daemon.root.command(&["features", "unusual", "normal", "vibration", &entity]).output().unwrap();
+    assert!(called.status.success(), "{called:?}");
     assert_eq!(unusual(&daemon)["unusual"], json!(0));
     let records = daemon.root.command(&["audit", "show", "--json", "--action", "unusual_row_called_normal"]).output();
     let records = String::from_utf8(records.unwrap().stdout).unwrap();

@@ -67,14 +67,19 @@ impl ViewDeclaration {
 }
 
 impl DaemonClient {
-    /// A client of the daemon at `url`, or else of the one with this configuration.
-    pub fn new(globals: &GlobalArgs, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
-        Ok(Self { address: server.find(globals, url)?, connection: None })
+    /// A client of the daemon that the arguments name, or else of the one with this configuration.
+    pub fn new(globals: &GlobalArgs, server: &ServerArgs) -> anyhow::Result<Self> {
+        Ok(Self::at(server.address(globals)?))
+    }
+
+    /// A client of the daemon at this address.
+    pub fn at(address: DaemonAddress) -> Self {
+        Self { address, connection: None }
     }
 
     /// A client with another connection to the same daemon.
     pub fn another(&self) -> Self {
-        Self { address: self.address.clone(), connection: None }
+        Self::at(self.address.clone())
     }
 
     /// The connection, opened if necessary.

@@ -2,13 +2,14 @@
 
 use std::io::Write;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ledge_features::profiles::answer::{
     ExplainedFeatureDocument, ForecastDocument, ForecastValueDocument, UnusualEntityDocument, UnusualRowsDocument,
 };
+use serde_json::{Map, Value, json};
 
-use super::daemon::DaemonClient;
-use super::show::{columns, document};
+use super::daemon::{DaemonClient, message};
+use super::show::{columns, document, join_keys};
 use crate::cli::{Exit, Output};
 
 /// `ledge features unusual`. Exit code 1 while an entity is unusual.
@@ -30,6 +31,22 @@ pub async fn unusual(
     }
     let is_unusual = found.feature_views.iter().any(|view| view.counts.unusual > 0);
     Ok(if is_unusual { Exit::Failure } else { Exit::Success })
+}
+
+/// `ledge features unusual normal`.
+pub async fn call_normal(
+    daemon: &mut DaemonClient,
+    view: &str,
+    entity: &[String],
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let entity: Map<String, Value> = join_keys(daemon, entity).await?.into_iter().collect();
+    let body = json!({ "feature_view": view, "entity": entity });
+    let answer = daemon.try_post("/features/unusual/normal", &body).await?;
+    if answer.status != 200 {
+        bail!("{}", message(answer.status, &answer.body));
+    }
+    Ok(writeln!(out, "{view}: the last unusual row of this entity counts as normal.")?)
 }
 
 fn show(found: &UnusualRowsDocument, out: &mut Output) -> std::io::Result<()> {

@@ -23,16 +23,13 @@ pub struct DriftArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     json: bool,
-    /// The server to ask [default: the daemon of this configuration].
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
 /// Shows the watch on a model, or accepts its present window. Exit code 1 while it drifts.
 pub async fn run(globals: &GlobalArgs, args: &DriftArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     let path = format!("/v2/models/{}/drift", args.model);
     if args.accept {
         let answer = daemon.try_post(&format!("{path}/accept"), &json!({})).await?;

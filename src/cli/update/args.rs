@@ -19,10 +19,6 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
-    /// The server to use, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of
-    /// the configuration, else its first address].
-    #[arg(long, global = true)]
-    pub url: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
     /// Write JSON instead of text.

@@ -63,7 +63,7 @@ fn show_report(
     out: &mut Output,
     show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     let report = block_on(daemon.get("/updates"))??;
     write_report(&report, args.json, out, show)
 }

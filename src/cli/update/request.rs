@@ -12,6 +12,6 @@ pub(super) fn post(
     path: &str,
     body: &serde_json::Value,
 ) -> anyhow::Result<UpdatesReport> {
-    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    let mut daemon = DaemonClient::new(globals, &args.server)?;
     block_on(daemon.post(path, body))?
 }

@@ -19,7 +19,7 @@ use crate::daemon;
 /// Runs the verb.
 pub fn run(globals: &GlobalArgs, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
-    if args.url.is_none() && reset_in_folder(&config.updates.path)? {
+    if args.server.url.is_none() && reset_in_folder(&config.updates.path)? {
         // The reset stays even if it cannot be recorded in the audit log, which is an error.
         daemon::record_without_daemon(&config, AuditEvent::TrustReset)?;
     } else {

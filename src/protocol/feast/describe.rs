@@ -19,6 +19,16 @@ pub struct ViewDescription<'a> {
     /// 0: rows never expire.
     ttl_s: f64,
     source: SourceDocument<'a>,
+    /// Present when the rows of this view are watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unusual: Option<WatchedDocument<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct WatchedDocument<'a> {
+    features: Vec<&'a str>,
+    interval_s: f64,
+    alarms_per_week: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,6 +101,11 @@ impl<'a> From<&'a FeatureView> for ViewDescription<'a> {
             aggregations: view.aggregations.iter().map(|aggregation| aggregation_document(view, aggregation)).collect(),
             ttl_s: view.ttl.map_or(0.0, |ttl| ttl.as_secs_f64()),
             source: SourceDocument { name: &view.source.name, timestamp_field: &view.source.timestamp_field },
+            unusual: view.unusual.as_ref().map(|watched| WatchedDocument {
+                features: watched.features.iter().map(|at| view.name_at(*at)).collect(),
+                interval_s: watched.interval.as_secs_f64(),
+                alarms_per_week: watched.alarms_per_week,
+            }),
         }
     }
 }
