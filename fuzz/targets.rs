@@ -8,6 +8,7 @@ use ledge::features::{fuzz as features, journal, snapshot};
 use ledge::identity::api_key::fuzz_key;
 use ledge::identity::keys::fuzz_keys;
 use ledge::identity::sealing::fuzz as sealing;
+use ledge::identity::sign_in::fuzz_sign_in;
 use ledge::mqtt::client::fuzz::mqtt_packets;
 use ledge::repository::model_config;
 use ledge::updates::trust::fuzz as trust;
@@ -30,6 +31,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("tokenizer", ledge::pipeline::tokenizer::fuzz_tokenizer),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
+    ("sign_in", fuzz_sign_in),
     ("certificate", ledge::listener::tls::fuzz_certificate),
     ("join_file", ledge::membership::fuzz_join_file),
     ("question", ledge::membership::fuzz_question),

@@ -124,10 +124,11 @@ impl FromStr for CallerName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected a caller as `ledge accounts` names it: key:NAME, cert:NAME, camera:NAME, inbox:NAME, mqtt:TOPIC, ip:ADDRESS, uid:NUMBER or local";
+        const EXPECTED: &str = "expected a caller as `ledge accounts` names it: key:NAME, cert:NAME, person:NAME, camera:NAME, inbox:NAME, mqtt:TOPIC, ip:ADDRESS, uid:NUMBER or local";
         let caller = match text.split_once(':').filter(|(_, name)| !name.is_empty()) {
             Some(("key", name)) => Principal::Key(name.into()),
             Some(("cert", name)) => Principal::Certificate(name.into()),
+            Some(("person", name)) => Principal::Person(name.into()),
             Some(("camera", name)) => Principal::Camera(name.into()),
             Some(("inbox", name)) => Principal::Inbox(name.into()),
             Some(("mqtt", topic)) => Principal::Mqtt(topic.into()),

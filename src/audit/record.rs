@@ -60,6 +60,8 @@ pub enum ActorKind {
     Key,
     /// A client certificate, by the name it is listed under.
     Cert,
+    /// A person who signed in at the console with a code of this box, by the name that the code was made for.
+    Person,
     /// A client behind an MQTT broker, by its topic.
     Mqtt,
     /// A camera that the box watches, by its name.
@@ -80,6 +82,7 @@ impl ActorKind {
             Self::Uid => "uid",
             Self::Key => "key",
             Self::Cert => "cert",
+            Self::Person => "person",
             Self::Mqtt => "mqtt",
             Self::Camera => "camera",
             Self::Inbox => "inbox",
@@ -97,6 +100,7 @@ impl Actor {
             Principal::User(_) => ActorKind::Uid,
             Principal::Key(_) => ActorKind::Key,
             Principal::Certificate(_) => ActorKind::Cert,
+            Principal::Person(_) => ActorKind::Person,
             Principal::Mqtt(_) => ActorKind::Mqtt,
             Principal::Camera(_) => ActorKind::Camera,
             Principal::Inbox(_) => ActorKind::Inbox,
@@ -290,6 +294,14 @@ mod tests {
                 expires_ms: Some(7),
             },
             AuditEvent::KeyStoreDamaged,
+            AuditEvent::SignInCodeMade {
+                name: "anna".parse().unwrap(),
+                roles: vec!["admin".into()],
+                models: Some(vec![model()]),
+                feature_views: Some(vec!["customers".parse().unwrap()]),
+            },
+            AuditEvent::SessionBegan { by: "code".into() },
+            AuditEvent::SessionEnded { cause: "idle".into() },
             AuditEvent::ClockJumped { by_ms: -5000 },
             AuditEvent::BudgetReached { budget: "shop".into(), month: "2026-12".into(), what: "whole".into() },
             AuditEvent::SpaceChanged { what: "audit_log".into(), enough: false },

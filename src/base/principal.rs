@@ -15,6 +15,8 @@ pub enum Principal {
     Key(Arc<str>),
     /// The holder of a client certificate, by the name that it is listed under.
     Certificate(Arc<str>),
+    /// A person who signed in at the console with a code of this box, by the name that the code was made for.
+    Person(Arc<str>),
     /// A client behind an MQTT broker. A broker does not report the publisher of a message, so the name is the response
     /// topic of the client, or the topic that a device publishes to.
     Mqtt(Arc<str>),
@@ -35,6 +37,7 @@ impl fmt::Display for Principal {
             Self::User(uid) => write!(f, "uid:{uid}"),
             Self::Key(name) => write!(f, "key:{name}"),
             Self::Certificate(name) => write!(f, "cert:{name}"),
+            Self::Person(name) => write!(f, "person:{name}"),
             Self::Mqtt(topic) => write!(f, "mqtt:{topic}"),
             Self::Camera(name) => write!(f, "camera:{name}"),
             Self::Inbox(name) => write!(f, "inbox:{name}"),

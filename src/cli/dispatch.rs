@@ -3,7 +3,7 @@
 use super::verbs::{Cli, Command};
 use super::{
     Exit, Output, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
-    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
+    keys, login, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
 };
 
 impl Cli {
@@ -31,6 +31,7 @@ impl Cli {
             Command::Encryption(args) => encryption::run(globals, &args, out),
             Command::Join(args) => join::run(globals, &args, out),
             Command::Upgrade(args) => upgrade::run(globals, &args, out),
+            Command::Login(args) => login::run(globals, &args, out),
             Command::Keys(args) => keys::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),

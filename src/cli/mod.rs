@@ -21,6 +21,7 @@ pub mod jobs;
 pub mod join;
 mod globals;
 pub mod keys;
+pub mod login;
 pub mod models;
 pub mod mqtt;
 mod output;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use super::{
     GlobalArgs, accounts, audit, backup, capacity, config, doctor, encryption, features, health, infer, jobs, join,
-    keys, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
+    keys, login, models, mqtt, report, restore, serve, sizing, tls, top, tune, unusual, update, upgrade,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -124,6 +124,10 @@ pub enum Command {
     Tls(tls::TlsArgs),
     /// Create and change master keys, and show what is encrypted with which.
     Encryption(encryption::EncryptionArgs),
+    /// Show a code with which a person signs in at the page of this box, in a browser.
+    ///
+    /// The code can be used once, within five minutes. Run it on the box as root, or as the user ledge.
+    Login(login::LoginArgs),
     /// Create, list and revoke API keys.
     ///
     /// A key admits its holder over HTTP and MQTT, with the roles and for the models it was created for. The server

@@ -48,6 +48,7 @@ fn credential(proof: &CallerProof) -> &'static str {
         CallerProof::User => "user",
         CallerProof::Certificate => "certificate",
         CallerProof::Key => "key",
+        CallerProof::Session => "session",
     }
 }
 

@@ -12,7 +12,7 @@ use crate::state::ConsoleHttpState;
 use crate::{access, egress, findings, models, page, roles};
 
 /// The permissions of which every role has one.
-const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
+pub(crate) const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
 
 /// The routes of the console.
 pub const ROUTES: &[Route<ConsoleHttpState>] = &[

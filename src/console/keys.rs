@@ -185,7 +185,7 @@ fn new_key(body: &[u8], now_ms: u64) -> Result<NewApiKey, ApiError> {
 }
 
 /// Marks an answer that no cache may keep.
-fn unstored(mut response: Response) -> Response {
+pub(crate) fn unstored(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -12,13 +12,14 @@
 //! * `roles.rs` - what each role may
 //! * `models.rs` - every model with its state and its statistics, in one answer
 //! * `keys.rs` - API keys: all of them, a new one, the end of one; with the table of their routes
+//! * `sign_in.rs` - people who sign in: codes, sessions, and their end
 //! * `findings.rs` - the findings about this box, kept for a minute
 //! * `egress.rs` - what can leave this box, and how much did
 //!
 //! Invariants:
 //! * The page is the same for every caller and has nothing of the box in it. It names no address: everything that it
 //!   loads comes from where it came from.
-//! * A new key is in one answer, which no cache may keep, and in no log.
+//! * A new key, a code or the halves of a session are in one answer, which no cache may keep, and in no log.
 //! * The page never stores a key or what was tried, and runs no code and no style but that of its own files.
 //! * The crate opens no connection.
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ mod models;
 mod page;
 pub mod part;
 mod roles;
+pub mod sign_in;
 mod state;
 
 pub use state::EgressSource;

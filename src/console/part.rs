@@ -16,8 +16,8 @@ use ledge_service::shutdown::Shutdown;
 use crate::findings::ConsoleFindings;
 use crate::http::ROUTES;
 use crate::keys::{self, KeysHttpState};
-use crate::page;
 use crate::state::{ConsoleHttpState, EgressSource};
+use crate::{page, sign_in};
 
 /// The console.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Subsystem for ConsolePart {
             access: self.access.clone(),
             context: context.clone(),
         };
-        [bind(ROUTES, &self.state), bind(keys::ROUTES, &keys)].concat()
+        [bind(ROUTES, &self.state), bind(keys::ROUTES, &keys), bind(sign_in::ROUTES, &keys)].concat()
     }
 
     /// Prepares the page.

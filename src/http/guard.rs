@@ -16,6 +16,7 @@ use ledge_identity::access::{CallerAccess, Role};
 use ledge_identity::authentication::{
     Caller, CallerProof, CredentialError, MissingAccess, Peer, RequestLimitExceeded, RequestPermit,
 };
+use ledge_identity::sign_in::SessionHalves;
 use ledge_part::api_error::ApiError;
 use ledge_part::route::{ErrorForm, RouteRule, RouteScope};
 use ledge_part::{access, body, counted_body};
@@ -33,6 +34,12 @@ const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The header in which Azure's clients send their key.
 const SUBSCRIPTION_KEY_HEADER: HeaderName = HeaderName::from_static("ocp-apim-subscription-key");
+
+/// The header with one half of a session, `ID.TOKEN`. The other half is in a cookie.
+const SESSION_HEADER: HeaderName = HeaderName::from_static("x-ledge-session");
+
+/// The header of requests that the page sends without its person.
+const BACKGROUND_HEADER: HeaderName = HeaderName::from_static("x-ledge-background");
 
 /// The challenge of a 401 for a request without a credential (RFC 9110, 11.6.1).
 const BEARER_CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"ledge\"");
@@ -229,7 +236,7 @@ fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<Cros
         CallerProof::Key | CallerProof::User => None,
         // No other host has the name that the handshake was for.
         CallerProof::Certificate => foreign().filter(|foreign| matches!(foreign, CrossSiteRequest::Page { .. })),
-        CallerProof::None | CallerProof::UnlistedCertificate(_) => foreign(),
+        CallerProof::None | CallerProof::UnlistedCertificate(_) | CallerProof::Session => foreign(),
     }
 }
 
@@ -241,14 +248,29 @@ fn from_web_page(app: &App, caller: &Caller, foreign: &CrossSiteRequest) -> Deni
 }
 
 fn authenticate(app: &App, request: &Request) -> Result<Caller, DeniedRequest> {
-    let key = presented_key(request.headers())?;
+    let headers = request.headers();
+    let key = presented_key(headers)?;
+    let session = once(headers, &SESSION_HEADER)?;
     // Every connection has a peer; without one there is nothing to authenticate.
     let Some(peer) = request.extensions().get::<Peer>() else { return Err(without_peer()) };
-    authenticate_by(app, peer, key)
+    let Some(session) = session else { return authenticate_by(app, peer, key) };
+    if key.is_some() {
+        return Err(two_keys("the request has an API key and the session of a sign-in: send one of them"));
+    }
+    // A cookie without the header is no credential: it goes to every port of a host.
+    let cookies = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    let presented = SessionHalves::read(session, cookies);
+    let is_background = headers.contains_key(BACKGROUND_HEADER);
+    let found = app.authenticator().session_caller(peer, presented.as_ref(), is_background);
+    found.map_err(|refused| unauthenticated(&refused))
 }
 
 fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, DeniedRequest> {
-    app.authenticator().caller(peer, key).map_err(|refused| match &refused {
+    app.authenticator().caller(peer, key).map_err(|refused| unauthenticated(&refused))
+}
+
+fn unauthenticated(refused: &CredentialError) -> DeniedRequest {
+    match refused {
         CredentialError::TooMany { wait } => DeniedRequest {
             failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
             challenge: None,
@@ -259,14 +281,17 @@ fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller,
             challenge: None,
             is_known: false,
         },
-        CredentialError::Malformed | CredentialError::Unknown | CredentialError::Expired | CredentialError::Revoked => {
-            DeniedRequest {
-                failure: ApiError::new(StatusCode::UNAUTHORIZED, refused.to_string()),
-                challenge: Some(INVALID_TOKEN_CHALLENGE),
-                is_known: false,
-            }
-        }
-    })
+        CredentialError::Malformed
+        | CredentialError::Unknown
+        | CredentialError::Expired
+        | CredentialError::Revoked
+        | CredentialError::SessionEnded
+        | CredentialError::UnknownCode => DeniedRequest {
+            failure: ApiError::new(StatusCode::UNAUTHORIZED, refused.to_string()),
+            challenge: Some(INVALID_TOKEN_CHALLENGE),
+            is_known: false,
+        },
+    }
 }
 
 /// The refusal of a request without a peer, which no listener makes.
@@ -283,23 +308,26 @@ fn two_keys(message: &str) -> DeniedRequest {
     DeniedRequest { failure: ApiError::new(StatusCode::BAD_REQUEST, message), challenge: None, is_known: false }
 }
 
+/// The value of a header that may be there once.
+fn once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u8]>, DeniedRequest> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(two_keys(&format!("the request has the header {name} more than once: send it once")));
+    }
+    Ok(first.map(HeaderValue::as_bytes))
+}
+
 /// The key of a request that sent something else: it is malformed.
 const MALFORMED_KEY: &[u8] = b"";
 
 /// The API key of a request. `Authorization` with another scheme than `Bearer`, and without a key in the other header,
 /// counts as a malformed key: a caller that presents something never gets the access of callers without a credential.
 pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, DeniedRequest> {
-    let once = |name: &HeaderName, message: &str| {
-        let mut values = headers.get_all(name).iter();
-        let first = values.next();
-        if values.next().is_some() { Err(two_keys(message)) } else { Ok(first.map(HeaderValue::as_bytes)) }
-    };
-    let authorization =
-        once(&header::AUTHORIZATION, "the request has the header authorization more than once: send it once")?;
+    let authorization = once(headers, &header::AUTHORIZATION)?;
     let bearer = authorization.and_then(bearer);
-    let plain = once(&API_KEY_HEADER, "the request has the header x-api-key more than once: send it once")?;
-    let subscription = "the request has the header ocp-apim-subscription-key more than once: send it once";
-    let subscription = once(&SUBSCRIPTION_KEY_HEADER, subscription)?;
+    let plain = once(headers, &API_KEY_HEADER)?;
+    let subscription = once(headers, &SUBSCRIPTION_KEY_HEADER)?;
     let mut keys = bearer.into_iter().chain([plain, subscription].into_iter().flatten().map(<[u8]>::trim_ascii));
     let key = keys.next();
     if keys.any(|other| Some(other) != key) {
@@ -367,6 +395,10 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: MissingAccess) 
     let (status, message) = match &caller.proof {
         CallerProof::None => (StatusCode::UNAUTHORIZED, format!("{needs}: send {key} with this role; {create}")),
         CallerProof::Key => (StatusCode::FORBIDDEN, format!("{lacks}: use another key; {create}")),
+        CallerProof::Session => {
+            let login = format!("`sudo ledge login --role {least}` on the box shows a code for it");
+            (StatusCode::FORBIDDEN, format!("{lacks}: {login}"))
+        }
         CallerProof::User => (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.users, or send {key}")),
         CallerProof::Certificate => {
             (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.certificates, or send {key}"))

@@ -123,7 +123,7 @@ pub(super) fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Route
             handler = handler.route_layer(from_fn_with_state(audited, administration::audited));
         }
         // Outermost: a caller without permission does not learn that the audit log fails.
-        if !rule.is_public() {
+        if rule.is_guarded() {
             handler = handler.route_layer(from_fn_with_state(RouteGuard { app: app.clone(), rule }, guard));
         }
         // Some clients end each path with a slash. It is the same route, not a redirect: a POST would lose its body.

@@ -31,6 +31,9 @@ pub struct AccessConfig {
     pub users: Vec<UserAccess>,
     pub certificates: Vec<CertificateAccess>,
     pub mqtt: MqttAccess,
+    /// The time after which a sign-in at the console ends, if its person does nothing.
+    #[serde(deserialize_with = "in_range::<1, 1440, _, _>")]
+    pub session_idle_minutes: u32,
 }
 
 impl Default for AccessConfig {
@@ -42,6 +45,7 @@ impl Default for AccessConfig {
             users: Vec::new(),
             certificates: Vec::new(),
             mqtt: MqttAccess::default(),
+            session_idle_minutes: 30,
         }
     }
 }

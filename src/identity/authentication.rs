@@ -7,6 +7,8 @@ mod administration;
 mod failed_attempts;
 mod network;
 mod request_limiter;
+mod sessions;
+mod sign_in;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,11 +30,17 @@ use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, ApiKeyId};
 use super::certificate::PeerCertificate;
 use super::keys::{self, ApiKeyRecord, ApiKeysError, KeyFileStamp, RecordedApiKeys, SecretHash};
+use super::sign_in::SessionId;
 pub use administration::{ApiKeyChangeError, ApiKeyList, ListedApiKey};
 use failed_attempts::{FailedAttemptSource, FailedAttempts};
 pub use network::network;
 use request_limiter::RequestLimiter;
 pub use request_limiter::{RequestLimitExceeded, RequestPermit};
+use sessions::SessionTable;
+pub use sessions::{
+    BegunSession, CODE_LIFETIME, ListedSession, SESSION_LIFETIME, SessionEnd, SessionHolder, SignInGrant,
+};
+pub use sign_in::{SignInError, SignInSecret};
 
 /// The other end of a connection, as the transport reports it.
 #[derive(Debug, Clone)]
@@ -75,6 +83,8 @@ pub enum CallerProof {
     /// A certificate that is not listed: it grants nothing more.
     UnlistedCertificate(Arc<PeerCertificate>),
     Key,
+    /// A sign-in at the console.
+    Session,
 }
 
 /// A caller.
@@ -86,6 +96,7 @@ pub struct Caller {
     limiter: Option<Arc<RequestLimiter>>,
     /// The id of its key, which is no secret.
     key: Option<ApiKeyId>,
+    session: Option<SessionId>,
 }
 
 impl Caller {
@@ -98,6 +109,11 @@ impl Caller {
     /// The id of its key; `None` for a caller without one.
     pub fn key_id(&self) -> Option<ApiKeyId> {
         self.key
+    }
+
+    /// The id of its sign-in at the console; `None` for a caller without one.
+    pub fn session_id(&self) -> Option<SessionId> {
+        self.session
     }
 
     /// The missing permission or model, if any. One permission of `any` is enough; a `model` must be in scope.
@@ -133,7 +149,13 @@ pub enum CredentialError {
     /// The store cannot be read, so no key can be checked.
     #[error("API keys cannot be checked now: see the log of the service for the reason")]
     Unreadable,
-    #[error("too many failed attempts with a wrong API key: try again in {} s", wait.as_secs() + 1)]
+    #[error("the sign-in has ended: sign in again")]
+    SessionEnded,
+    #[error(
+        "unknown sign-in code, or one that was used, or is older than five minutes: `ledge login` on the box makes another"
+    )]
+    UnknownCode,
+    #[error("too many failed attempts with a wrong API key or code: try again in {} s", wait.as_secs() + 1)]
     TooMany {
         /// The time until the next attempt.
         wait: Duration,
@@ -149,6 +171,8 @@ impl CredentialError {
             Self::Expired => "expired",
             Self::Revoked => "revoked",
             Self::Unreadable => "unreadable",
+            Self::SessionEnded => "session_ended",
+            Self::UnknownCode => "unknown_code",
             Self::TooMany { .. } => "too_many",
         }
     }
@@ -178,6 +202,7 @@ struct AuthenticatorState {
     /// Notifies the task that records changes of a changed store.
     changed: Notify,
     failures: Mutex<FailedAttempts>,
+    sessions: Mutex<SessionTable>,
     audit: AuditSink,
 }
 
@@ -257,6 +282,7 @@ impl Authenticator {
                 recorded: Arc::new(tokio::sync::Mutex::new(recorded)),
                 changed: Notify::new(),
                 failures: Mutex::default(),
+                sessions: Mutex::new(SessionTable::new(Duration::from_mins(config.session_idle_minutes.into()))),
                 audit,
             }),
         };
@@ -267,11 +293,15 @@ impl Authenticator {
     /// Authenticates a caller over HTTP. `key` is the presented API key.
     pub fn caller(&self, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         let Some(key) = key else { return Ok(self.without_key(peer)) };
+        self.by_key(key).map_err(|refused| self.failed_at(peer, refused))
+    }
+
+    fn failed_at(&self, peer: &Peer, refused: CredentialError) -> CredentialError {
         let source = match peer {
             Peer::Address { ip, .. } | Peer::Unencrypted { ip } => FailedAttemptSource::network(*ip),
             Peer::User(uid) => FailedAttemptSource::User(*uid),
         };
-        self.by_key(key).map_err(|refused| self.failed(&peer.principal(), source, refused))
+        self.failed(&peer.principal(), source, refused)
     }
 
     /// Authenticates the sender of an MQTT message: the holder of `key`, else `sender`.
@@ -317,19 +347,15 @@ impl Authenticator {
         let hash = SecretHash(key.hash());
         // `blake3::Hash` compares in constant time; the existence of an id is not secret.
         let found = known.get(&key.id()).filter(|known| known.record.blake3 == hash).ok_or(CredentialError::Unknown)?;
-        if found.record.revoked_ms.is_some() {
-            return Err(CredentialError::Revoked);
-        }
-        if is_expired(&found.record) {
-            return Err(CredentialError::Expired);
-        }
-        found.last_used_ms.store(clock::unix_millis(), Ordering::Relaxed);
-        Ok(Caller { key: Some(key.id()), ..found.holder.caller(CallerProof::Key) })
+        found.caller(CallerProof::Key)
     }
 
     /// Returns `true` while a caller would still be admitted with the same access: for long answers. A key may have
     /// been revoked, or have expired, since then.
     pub fn is_current(&self, caller: &Caller) -> bool {
+        if caller.session.is_some_and(|session| !self.is_session_running(session)) {
+            return false;
+        }
         let Some(id) = caller.key else { return true };
         let keys = self.shared.keys.load();
         keys.known.as_ref().and_then(|known| known.get(&id)).is_some_and(|known| {
@@ -344,7 +370,8 @@ impl Authenticator {
             // Not the caller's fault; the damage itself is recorded.
             CredentialError::Unreadable => return refused,
             // The caller has the secret and is not guessing.
-            CredentialError::Expired | CredentialError::Revoked => refused,
+            // An open page of a session that has ended asks until its person looks at it, and nobody guesses 512 bits.
+            CredentialError::Expired | CredentialError::Revoked | CredentialError::SessionEnded => refused,
             _ => {
                 let failures = self.shared.failures.lock();
                 // Nothing panics under this lock.
@@ -402,13 +429,14 @@ fn is_expired(record: &ApiKeyRecord) -> bool {
 }
 
 fn anonymous(principal: Principal, access: &CallerAccess) -> Caller {
-    Caller { principal, access: access.clone(), proof: CallerProof::None, limiter: None, key: None }
+    Caller { principal, access: access.clone(), proof: CallerProof::None, limiter: None, key: None, session: None }
 }
 
 impl KeyHolder {
     fn caller(&self, proof: CallerProof) -> Caller {
         let Self { principal, access, limiter } = self;
-        Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone(), key: None }
+        let (principal, access, limiter) = (principal.clone(), access.clone(), limiter.clone());
+        Caller { principal, access, proof, limiter, key: None, session: None }
     }
 }
 
@@ -435,6 +463,18 @@ impl LoadedApiKey {
         let holder = KeyHolder { principal, access: record.access(), limiter };
         let last_used_ms = known.map(|known| known.last_used_ms.clone()).unwrap_or_default();
         Self { record, holder, last_used_ms }
+    }
+
+    /// Its holder, as the caller of a request; an error for a key that is not valid any more.
+    fn caller(&self, proof: CallerProof) -> Result<Caller, CredentialError> {
+        if self.record.revoked_ms.is_some() {
+            return Err(CredentialError::Revoked);
+        }
+        if is_expired(&self.record) {
+            return Err(CredentialError::Expired);
+        }
+        self.last_used_ms.store(clock::unix_millis(), Ordering::Relaxed);
+        Ok(Caller { key: Some(self.record.id), ..self.holder.caller(proof) })
     }
 }
 

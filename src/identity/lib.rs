@@ -6,6 +6,7 @@
 //! * `access_config.rs` - `[access]`: permissions of callers without an API key
 //! * `listed_names.rs` - lists of names of models and feature views, in which `["*"]` stands for all
 //! * `api_key.rs` - an API key as its holder presents it: read and made
+//! * `sign_in.rs` - the texts of a sign-in at the console: its code, and the two halves of a session
 //! * `keys.rs` - the store of API keys, `keys.json`, with the hash of each key
 //! * `keys/` - parts of that store:
 //!   * `record.rs`, `error.rs` - one key, and reasons why keys cannot be read or changed
@@ -17,6 +18,7 @@
 //! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
 //! * `authentication/` - limits and changes:
 //!   * `administration.rs` - keys listed, created and revoked by a caller
+//!   * `sessions.rs` - codes that wait and sessions that run; `sign_in.rs` - a person signs in and out
 //!   * `network.rs` - the network that they are counted for
 //!   * `failed_attempts.rs` - the limit of failed attempts, for each address or user
 //!   * `request_limiter.rs` - requests a second and requests at a time, for the holder of a key or a certificate
@@ -33,7 +35,8 @@
 //!   it.
 //! * Authentication reads no file on the way to an answer. Failed attempts of others never slow down a caller with a
 //!   good key.
-//! * A key that is not good never falls back to the permissions of a caller without a key.
+//! * A key or a session that is not good never falls back to the permissions of a caller without one.
+//! * Of a session the daemon keeps the hashes of its two halves, in memory.
 //! * With a `keys.json` that is damaged or writable for others every key is refused, and it is never replaced. The
 //!   command line changes it, and the daemon for a caller who may administer the box.
 //! * A key recorded as revoked stays revoked, even if an older `keys.json` takes the place of the newer one.
@@ -59,3 +62,4 @@ pub mod device;
 pub mod keys;
 mod listed_names;
 pub mod sealing;
+pub mod sign_in;

@@ -69,6 +69,7 @@ pub enum JobOwner {
     User(u32),
     Key(String),
     Certificate(String),
+    Person(String),
 }
 
 impl JobOwner {
@@ -79,6 +80,7 @@ impl JobOwner {
             Principal::User(uid) => Some(Self::User(*uid)),
             Principal::Key(name) => Some(Self::Key(name.to_string())),
             Principal::Certificate(name) => Some(Self::Certificate(name.to_string())),
+            Principal::Person(name) => Some(Self::Person(name.to_string())),
             Principal::Mqtt(_) | Principal::Camera(_) | Principal::Inbox(_) | Principal::Local | Principal::Others => {
                 None
             }
@@ -92,6 +94,7 @@ impl JobOwner {
             Self::User(uid) => Principal::User(*uid),
             Self::Key(name) => Principal::Key(name.as_str().into()),
             Self::Certificate(name) => Principal::Certificate(name.as_str().into()),
+            Self::Person(name) => Principal::Person(name.as_str().into()),
         }
     }
 }

@@ -90,6 +90,11 @@ impl RouteRule {
         self.needs.contains(&Permission::Public)
     }
 
+    /// Returns `true` if its callers are authenticated, and web pages of other sites are refused.
+    pub fn is_guarded(&self) -> bool {
+        !self.is_public() || self.needs_caller
+    }
+
     /// The roles that may use it.
     pub fn roles(&self) -> impl Iterator<Item = Role> {
         let suffices = |role: &Role| self.needs.iter().any(|need| role.permissions().contains(need));

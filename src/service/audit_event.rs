@@ -92,6 +92,28 @@ pub enum AuditEvent {
         /// The networks that are served.
         networks: Vec<String>,
     },
+    /// A code was made with which a person signs in at the console.
+    SignInCodeMade {
+        /// The name of the person.
+        name: KeyName,
+        roles: Vec<String>,
+        /// The models it covers; `None` is all of them.
+        models: Option<Vec<ModelName>>,
+        /// The feature views whose values it may read and push; `None` is all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        feature_views: Option<Vec<FeatureName>>,
+    },
+    /// A caller signed in at the console.
+    SessionBegan {
+        /// `key` or `code`.
+        by: FixedWord,
+    },
+    /// The sign-in of a caller ended.
+    SessionEnded {
+        /// `signed_out`, `idle`, `lifetime`, `key` (it is not valid any more), `displaced` (too many sign-ins) or
+        /// `administrator`.
+        cause: FixedWord,
+    },
     /// A version of a model went live.
     ModelLoaded {
         /// The model.
@@ -640,6 +662,9 @@ actions! {
     Idle: "idle",
     ConfigurationChanged: "configuration_changed",
     ListensUnencrypted: "listens_unencrypted",
+    SignInCodeMade: "sign_in_code_made",
+    SessionBegan: "session_began",
+    SessionEnded: "session_ended",
     ModelLoaded: "model_loaded",
     ModelRefused: "model_refused",
     ModelFellBack: "model_fell_back",

@@ -77,6 +77,11 @@ GET /roles
 GET /keys
 POST /keys
 POST /keys/{key}/revoke
+POST /session
+POST /session/end
+POST /session/codes
+GET /sessions
+POST /sessions/{session}/end
 GET /models
 GET /capacity
 GET /figures

@@ -178,6 +178,14 @@ pub const CALLS: &[Call] = &[
     // No name.
     post("/keys", nothing).status(400),
     post("/keys/{key}/revoke", nothing).status(404).path("/keys/nobody/revoke"),
+    // No code and no key.
+    post("/session", nothing).status(400),
+    // This caller did not sign in.
+    post("/session/end", nothing).status(409),
+    // No name.
+    post("/session/codes", nothing).status(400),
+    get("/sessions"),
+    post("/sessions/{session}/end", nothing).status(404).path("/sessions/00000000/end"),
     get("/egress"),
     get("/alerts"),
     get("/inboxes"),

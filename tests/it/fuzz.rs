@@ -72,6 +72,7 @@ fuzzed! {
     a_form_gives_the_same_key_whole_or_from_its_start: vision_form, cut Mixed, changed Mixed, 20_000;
     headers_give_a_deadline_ahead_and_a_key_without_spaces: headers, cut Mixed, changed Mixed, 50_000;
     an_api_key_has_one_form: api_key, cut Refused, changed Mixed, 20_000;
+    a_sign_in_code_and_the_halves_of_a_session_have_one_form: sign_in, cut Mixed, changed Mixed, 20_000;
     the_names_of_a_certificate_are_names_and_not_too_many: certificate, cut Refused, changed Mixed, 20_000;
     a_backup_of_a_box_has_one_form_and_leads_out_of_no_folder: box_backup, cut Refused, changed Refused, 20_000;
     a_join_file_is_of_its_platform_or_refused: join_file, cut Mixed, changed Mixed, 2_000;

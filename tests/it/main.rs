@@ -98,6 +98,7 @@ mod quantized;
 mod read_only_disk;
 mod report;
 mod report_numbers;
+mod sign_in;
 mod simulated_month;
 mod right_answers;
 mod right_numbers;

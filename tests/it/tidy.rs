@@ -31,6 +31,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ),
     ("tokenizers::", &["engine/pipeline/tokenizer.rs"]),
     ("hyper::client", EGRESS),
+    ("qrcode::", &["cli/login.rs"]),
     ("quick_cache::", &["models/serving/"]),
     ("signed_note::", &["audit/key.rs"]),
     ("ed25519_dalek::", &["audit/key.rs"]),

@@ -35,7 +35,7 @@ fn enter(browser: &Browser, key: &str) {
 }
 
 #[test]
-fn over_https_from_another_address_a_key_is_asked_for_and_forgotten_with_the_page() {
+fn over_https_a_person_signs_in_with_a_key_or_a_code_and_out() {
     let address = own_address();
     let root = TestRoot::closed()
         .models(&["add_sub"])
@@ -54,7 +54,7 @@ fn over_https_from_another_address_a_key_is_asked_for_and_forgotten_with_the_pag
 
     // An invalid key, one that is unknown here, and the right one.
     enter(&browser, "open sesame");
-    browser.wait_for("document.querySelector('#key-reason').innerText.includes('malformed')");
+    browser.wait_for("document.querySelector('#key-reason').innerText.includes('unknown sign-in code')");
     enter(&browser, &format!("ledge_00000000_{}", &admin[15..]));
     browser.wait_for("document.querySelector('#key-reason').innerText.includes('unknown API key')");
     assert_eq!(browser.text("#caller"), "not let in");
@@ -66,10 +66,37 @@ fn over_https_from_another_address_a_key_is_asked_for_and_forgotten_with_the_pag
     browser.click("#to-models");
     browser.wait_for("document.querySelector('#models table.list')");
 
+    // The session outlives a reload, in this tab and for this origin only. No script reads its cookie, and the key is kept
+    // nowhere.
+    browser.value("location.reload()");
+    browser.wait_for("document.querySelector('#models table.list')");
+    assert_eq!(browser.text("#caller"), "key:desk · admin");
+    assert_eq!(browser.value("document.cookie"), json!(""));
+    let stored = browser.value("JSON.stringify([localStorage, sessionStorage])");
+    assert!(!stored.to_string().contains(&admin[15..]), "{stored}");
+    browser.value("sessionStorage.clear()");
     browser.value("location.reload()");
     browser.wait_for("document.querySelector('#key-dialog')?.open");
     assert_eq!(browser.text("#caller"), "not let in");
-    assert_eq!(browser.value("document.querySelectorAll('table.list').length"), json!(0));
+    assert_eq!(browser.value("document.querySelectorAll('table.list').length"), json!(0), "the cookie alone");
+
+    // A code in the address is offered, and signs in at a press.
+    let made = daemon.root.command(&["login", "--name", "anna", "--role", "viewer", "--json"]).output().unwrap();
+    let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    let code = made["code"].as_str().unwrap().replace('-', "");
+    // The daemon chose the port.
+    assert_eq!(made["pages"], json!([format!("https://{address}:0")]));
+    browser.go("about:blank");
+    browser.go(&format!("https://{}/#sign-in={code}", daemon.address));
+    browser.wait_for("document.querySelector('#key-dialog')?.open && document.querySelector('#key-field').value");
+    assert_eq!(browser.text("#caller"), "not let in");
+    assert!(!browser.value("location.href").to_string().contains(&code));
+    browser.click("#key-form button.primary");
+    browser.wait_for("document.querySelector('#caller').innerText == 'person:anna · viewer'");
+    browser.click("#forget-key");
+    browser.wait_for("document.querySelector('#caller').innerText == 'not let in'");
+    let left = daemon.unix_client().get("/sessions").json();
+    assert!(!left.to_string().contains("anna") && left.to_string().contains("key:desk"), "{left}");
 }
 
 #[test]

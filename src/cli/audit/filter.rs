@@ -46,7 +46,7 @@ pub struct AuditFilterArgs {
     /// A record of many rows does not list all entities; --feature-view finds such a record too.
     #[arg(long, value_name = "JOIN_KEY=VALUE", value_parser = join_key)]
     pub entity: Vec<(String, String)>,
-    /// The caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, camera:NAME, local, others, or a tag from a
+    /// The caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, person:NAME, mqtt:TOPIC, camera:NAME, inbox:NAME, local, others, or a tag from a
     /// record.
     ///
     /// Records contain tags instead of callers. The tags of this caller are computed with all tag keys that this box
@@ -232,7 +232,7 @@ fn caller(text: &str, globals: &GlobalArgs) -> anyhow::Result<CallerFilter> {
                 address.parse().with_context(|| format!("{address:?} is not an IP address"))?;
             format!("ip:{address}")
         }
-        Some(("uid" | "key" | "cert" | "mqtt" | "camera", _)) => text.to_owned(),
+        Some(("uid" | "key" | "cert" | "person" | "mqtt" | "camera" | "inbox", _)) => text.to_owned(),
         _ => match text.parse::<Tag>() {
             Ok(tag) => return Ok(CallerFilter::Tags(vec![tag])),
             Err(_) => {

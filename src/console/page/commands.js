@@ -1,6 +1,6 @@
 // The commands that ask what was tried, for a shell, for Python and over MQTT. A key is `$LEDGE_KEY`, never itself.
 
-import { hasKey } from './api.js';
+import { isSignedIn } from './api.js';
 import { h } from './dom.js';
 import { caller } from './key.js';
 import { copyable } from './parts.js';
@@ -15,7 +15,7 @@ const python = (text) => JSON.stringify(text);
 
 function curl({ path, type, file, text, accept }) {
   const parts = ['curl -s', quoted(location.origin + path)];
-  if (hasKey()) parts.push('-H "Authorization: Bearer $LEDGE_KEY"');
+  if (isSignedIn()) parts.push('-H "Authorization: Bearer $LEDGE_KEY"');
   parts.push(`-H ${quoted(`Content-Type: ${type}`)}`);
   if (accept) parts.push(`-H ${quoted(`Accept: ${accept}`)}`);
   parts.push(file ? `--data-binary ${quoted(`@${file}`)}` : `--data-raw ${quoted(text)}`);
@@ -25,9 +25,9 @@ function curl({ path, type, file, text, accept }) {
 function urllib({ path, type, file, text, accept }) {
   const headers = [`"Content-Type": ${python(type)}`];
   if (accept) headers.push(`"Accept": ${python(accept)}`);
-  if (hasKey()) headers.push('"Authorization": "Bearer " + os.environ["LEDGE_KEY"]');
+  if (isSignedIn()) headers.push('"Authorization": "Bearer " + os.environ["LEDGE_KEY"]');
   const lines = [
-    hasKey() ? 'import os' : null,
+    isSignedIn() ? 'import os' : null,
     'from urllib.request import Request, urlopen',
     '',
     file ? `body = open(${python(file)}, "rb").read()` : `body = ${python(text)}.encode()`,
@@ -40,7 +40,7 @@ function urllib({ path, type, file, text, accept }) {
 
 function mosquitto({ topic, type, file, text, mqtt }) {
   if (mqtt === null || !caller?.mqtt) return null;
-  const key = hasKey() ? ' \\\n    -D publish user-property authorization "Bearer $LEDGE_KEY"' : '';
+  const key = isSignedIn() ? ' \\\n    -D publish user-property authorization "Bearer $LEDGE_KEY"' : '';
   const kind = type === 'text/plain' ? ' \\\n    -D publish content-type text/plain' : '';
   if (file && mqtt === undefined) {
     // mosquitto_rr sends no files.
@@ -61,6 +61,6 @@ export function commands(request) {
   const all = [['curl', curl(request)], ['Python', urllib(request)], ['MQTT', mosquitto(request)]];
   const shown = all.filter(([, text]) => text && text.length < 20_000);
   return h('section', { class: 'commands' }, h('h3', null, 'The same from a program'),
-    hasKey() && h('p', { class: 'hint' }, 'Put the key into the variable LEDGE_KEY first.'),
+    isSignedIn() && h('p', { class: 'hint' }, 'Put the key into the variable LEDGE_KEY first.'),
     shown.map(([name, text]) => copyable(name, text)));
 }

@@ -81,10 +81,10 @@ export function runtime(name) {
   return { onnxruntime: 'ONNX Runtime', openvino: 'OpenVINO', onnxruntime_onnx: 'ONNX Runtime' }[name] ?? name;
 }
 
-/** A button for another key, where one may help against an error. */
+/** A button to sign in, where that may help against an error. */
 export function keyButton(error, useKey) {
   const mayHelp = (error.status === 401 || error.status === 403) && useKey;
-  return mayHelp && h('button', { type: 'button', class: 'small', on: { click: useKey } }, 'Use an API key');
+  return mayHelp && h('button', { type: 'button', class: 'small', on: { click: useKey } }, 'Sign in');
 }
 
 /** The message of an error, with that button. */

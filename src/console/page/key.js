@@ -1,12 +1,12 @@
-// The dialog that asks for an API key, and the caller in the header.
+// The dialog in which a person signs in, and the caller in the header.
 
-import { get, hasKey, onRefused, useKey } from './api.js';
+import { ApiError, get, isSignedIn, onRefused, onShared, signIn, signOut } from './api.js';
 import { byId, withCommands } from './dom.js';
 
 let changed = () => {};
-// Set once the dialog was closed without a key: from then on errors are shown where they belong.
+// Set once the dialog was closed without a sign-in: from then on errors are shown where they belong.
 let dismissed = false;
-// Count the keys that were tried and the callers that were asked for: only the newest answer counts.
+// Count the secrets that were tried and the callers that were asked for: only the newest answer counts.
 let tried = 0;
 let identified = 0;
 
@@ -22,9 +22,13 @@ export function start(listener) {
   changed = listener;
   const dialog = byId('key-dialog');
   byId('use-key').addEventListener('click', () => ask());
-  byId('forget-key').addEventListener('click', () => {
-    useKey(null);
+  byId('forget-key').addEventListener('click', async () => {
     dismissed = true;
+    await signOut();
+    identify();
+  });
+  onShared(() => {
+    if (isSignedIn()) dialog.close();
     identify();
   });
   byId('key-cancel').addEventListener('click', () => {
@@ -44,8 +48,9 @@ export function start(listener) {
     take(text);
   });
   onRefused((error) => {
-    if (!dismissed) ask(error.message);
+    if (!dismissed && !(dialog.open && byId('key-field').value)) ask(error.message);
   });
+  offerCode();
 }
 
 /** Opens the dialog, with a reason where there is one. */
@@ -58,25 +63,34 @@ export function ask(reason) {
   byId('key-field').focus();
 }
 
-/** Tries a key, which is used once the box has accepted it. */
+/** Signs in, and asks the box who this is. */
 async function take(text) {
   tried += 1;
   const mine = tried;
-  let found;
   try {
-    found = await get('/access', { quiet: true, key: text });
+    await signIn(text);
+    const found = await get('/access', { quiet: true });
+    if (mine !== tried) return;
+    identified += 1;
+    caller = found;
   } catch (error) {
-    if (mine === tried) ask(error.message);
+    if (mine !== tried) return;
+    const isLost = error instanceof ApiError && error.message.includes('has ended');
+    ask(isLost ? 'This browser does not keep a sign-in on a page with http://. Use the https:// address of the box.' : error.message);
     return;
   }
-  if (mine !== tried) return;
-
-  identified += 1;
-  useKey(text);
-  caller = found;
   byId('key-dialog').close();
   show();
   changed();
+}
+
+/** Offers a code that came in the address. Its person still has to press the button, as anybody can make such an address. */
+function offerCode() {
+  const code = location.hash.match(/^#sign-in=([0-9A-Za-z-]{13,20})$/)?.[1];
+  if (!code) return;
+  history.replaceState(null, '', location.pathname);
+  ask();
+  byId('key-field').value = code;
 }
 
 /** Asks the box who this is. */
@@ -96,6 +110,6 @@ function show() {
   const who = byId('caller');
   who.textContent = caller ? `${caller.name} · ${caller.roles.join(', ') || 'no role'}` : 'not let in';
   who.title = caller ? `Permissions: ${caller.permissions.join(', ') || 'none'}` : '';
-  byId('forget-key').hidden = !hasKey();
-  byId('use-key').hidden = hasKey();
+  byId('forget-key').hidden = !isSignedIn();
+  byId('use-key').hidden = isSignedIn();
 }

@@ -1,6 +1,6 @@
 // The section "Keys": who may do what, the ways in, API keys; create and revoke.
 
-import { get, post, useKey } from './api.js';
+import { get, post, signOut } from './api.js';
 import { failure, h, moment, withCommands } from './dom.js';
 import { ask, caller, identify, may } from './key.js';
 import { confirm, copyable, action, refreshed, replace, say, tell, tellFailure, untell } from './parts.js';
@@ -46,7 +46,7 @@ async function load(signal) {
   const isAdmin = may('administer') && !caller.models && !caller.feature_views;
   create.hidden = !isAdmin;
   if (!caller) {
-    say(place, failure({ status: 401, message: 'What you may do is shown once you use an API key.' }, () => ask()));
+    say(place, failure({ status: 401, message: 'What you may do is shown once you sign in.' }, () => ask()));
     return;
   }
   try {
@@ -79,7 +79,7 @@ const covered = (models, views) => h('span', null, names(models, 'all models', '
 function selfPart() {
   return [
     h('p', { class: 'notice' }, 'To see, create and revoke keys, you need the role admin, for all models and feature views. ',
-      h('button', { type: 'button', class: 'small', on: { click: () => ask() } }, 'Use an API key')),
+      h('button', { type: 'button', class: 'small', on: { click: () => ask() } }, 'Sign in')),
     part('You', h('p', null, h('b', null, caller.name), h('br'), `Roles: ${names(caller.roles, '', 'none')}`, h('br'),
       `Permissions: ${names(caller.permissions, '', 'none').replaceAll('_', ' ')}`, h('br'),
       `For ${names(caller.models, 'all models', 'no model')} and ${names(caller.feature_views, 'all feature views', 'no feature view')}`))];
@@ -139,7 +139,7 @@ function keyRow(key, now) {
 }
 
 async function revoke(key) {
-  const own = key.is_caller ? ' It is the key that this page uses: afterwards the page forgets it, and needs another one.' : '';
+  const own = key.is_caller ? ' You signed in with it, and are signed out afterwards.' : '';
   if (!await confirm(`Revoke the key ${key.name}?`, `Its holder is refused at once. This cannot be undone, and no other key can have this name.${own}`, 'Revoke')) return;
   const by = caller;
   busy = true;
@@ -147,7 +147,7 @@ async function revoke(key) {
     const revoked = await post(`/keys/${key.id}/revoke`);
     if (by !== caller) return;
     if (revoked.is_caller) {
-      useKey(null);
+      await signOut();
       await identify();
     }
     tell(`The key ${key.name} is revoked.`);

@@ -35,6 +35,7 @@ impl Authenticator {
             let reloading = self.clone();
             // A panic is logged, and the next check tries again.
             let _ = spawn_blocking(move || reloading.refresh()).await;
+            self.record_ended_sessions();
         }
     }
 

@@ -35,6 +35,7 @@ pub use handshake::HandshakeCounts;
 pub use handshake::TlsCaller;
 use handshake::{Handshakes, now_ms};
 use names::CertificateNames;
+pub use names::own_addresses;
 pub use self_signed::SelfSignedError;
 
 /// The time between two checks whether the files changed.

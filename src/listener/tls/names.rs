@@ -41,6 +41,11 @@ impl CertificateNames {
     }
 }
 
+/// The addresses of the interfaces of this box, IPv4 first.
+pub fn own_addresses() -> Vec<IpAddr> {
+    CertificateNames::find(Path::new("/"), &[]).addresses.into_iter().collect()
+}
+
 /// Returns `true` if a text can be a DNS name in a certificate.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {

@@ -224,6 +224,7 @@ fn is_told_apart(principal: &Principal) -> bool {
         Principal::User(_)
         | Principal::Key(_)
         | Principal::Certificate(_)
+        | Principal::Person(_)
         | Principal::Camera(_)
         | Principal::Inbox(_) => true,
         Principal::Peer(_) | Principal::Mqtt(_) | Principal::Local | Principal::Others => false,

@@ -52,6 +52,9 @@ impl Section {
             AuditEvent::KeyCreated { .. }
             | AuditEvent::KeyRevoked { .. }
             | AuditEvent::KeyChanged { .. }
+            | AuditEvent::SignInCodeMade { .. }
+            | AuditEvent::SessionBegan { .. }
+            | AuditEvent::SessionEnded { .. }
             | AuditEvent::MasterKeyChanged { .. }
             | AuditEvent::Resealed { .. }
             | AuditEvent::AuditKeyMade { .. }

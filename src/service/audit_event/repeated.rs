@@ -73,7 +73,10 @@ impl KindState {
 impl RepeatState {
     /// The event to record now, with the number of earlier ones without a record; `None` within [`RECORD_INTERVAL`].
     pub(super) fn again(&mut self, principal: &Principal, what: RepeatedEvent, now: Instant) -> Option<AuditEvent> {
-        let is_known = matches!(principal, Principal::Key(_) | Principal::Certificate(_) | Principal::User(_));
+        let is_known = matches!(
+            principal,
+            Principal::Key(_) | Principal::Certificate(_) | Principal::Person(_) | Principal::User(_)
+        );
         let mut kind = EventKind { what, known: is_known.then(|| principal.clone()) };
         if kind.known.is_some() && self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
             kind.known = None;

@@ -52,6 +52,14 @@ pub fn feast() -> Vec<Vec<u8>> {
     ])
 }
 
+/// A code, and both halves of a session.
+pub fn sign_in() -> Vec<Vec<u8>> {
+    all(&[
+        b"k7qm-3t9x woria",
+        b"0123abcd.AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8\n__Host-ledge-0123abcd=HxsdHBoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIBAAA; a=b",
+    ])
+}
+
 /// Forms with a picture, between the boundaries `X`.
 pub fn vision_form() -> Vec<Vec<u8>> {
     all(&[
