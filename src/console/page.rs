@@ -34,11 +34,13 @@ const FILES: &[(&str, &str, &str)] = &[
     ("features.js", JAVASCRIPT, include_str!("page/features.js")),
     ("jobs.js", JAVASCRIPT, include_str!("page/jobs.js")),
     ("key.js", JAVASCRIPT, include_str!("page/key.js")),
+    ("keyed.js", JAVASCRIPT, include_str!("page/keyed.js")),
     ("keys.js", JAVASCRIPT, include_str!("page/keys.js")),
     ("models.js", JAVASCRIPT, include_str!("page/models.js")),
     ("now.js", JAVASCRIPT, include_str!("page/now.js")),
     ("parts.js", JAVASCRIPT, include_str!("page/parts.js")),
     ("plot.js", JAVASCRIPT, include_str!("page/plot.js")),
+    ("section.js", JAVASCRIPT, include_str!("page/section.js")),
     ("table.js", JAVASCRIPT, include_str!("page/table.js")),
     ("try.js", JAVASCRIPT, include_str!("page/try.js")),
     ("report.js", JAVASCRIPT, include_str!("page/report.js")),
@@ -153,8 +155,22 @@ mod tests {
     const FIRST_BYTES_MAX: usize = 30_000;
 
     /// The files of the first look.
-    const FIRST: [&str; 9] =
-        ["index.html", "console.css", "icon.svg", "app.js", "api.js", "dom.js", "key.js", "now.js", "plot.js"];
+    const FIRST: [&str; 14] = [
+        "index.html",
+        "console.css",
+        "icon.svg",
+        "app.js",
+        "api.js",
+        "dom.js",
+        "key.js",
+        "keyed.js",
+        "now.js",
+        "parts.js",
+        "plot.js",
+        "section.js",
+        "table.js",
+        "unusual.js",
+    ];
 
     #[test]
     fn the_page_is_small_and_has_every_file_of_its_folder() {

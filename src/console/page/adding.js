@@ -1,23 +1,25 @@
+// @ts-check
 // Models that a person adds: from the signed catalogue, or as a folder of this computer.
 
 import { get, post, send } from './api.js';
 import { bytes, failure, h, moment } from './dom.js';
-import { ask, caller, may } from './key.js';
+import { ask, may } from './key.js';
+import { keyedTable } from './keyed.js';
 import { action, confirm, elapsing, replace, say, tell, tellFailure } from './parts.js';
-import { actions, cell, figure, list, row, title } from './table.js';
+import { answered, part } from './section.js';
+import { actions, cell, figure, row, title } from './table.js';
 
 const PROGRESS_MS = 1500;
 const RECORD = 512;
 
 const place = h('div');
 let catalogue = null;
-let timer = null;
-// Aborted when this part is left; `null` while it is not shown.
-let shown = null;
 let isBusy = false;
 // Set while an upload runs.
 let uploading = null;
 let added = () => {};
+const table = keyedTable('The models of the catalogue', ['Model', 'Size', 'State', ''], ({ name }) => name, modelRow,
+  { figures: ['Size'], printOf: (model) => JSON.stringify([model, Boolean(catalogue.adding)]) });
 
 /** The element of this part. `listener` runs after each change of the models. */
 export function build(listener) {
@@ -26,48 +28,24 @@ export function build(listener) {
     h('h2', { id: 'adding-title' }, 'Add a model'), place);
 }
 
-export function show() {
-  shown ??= new AbortController();
-  load();
-}
-
-export function hide() {
-  clearTimeout(timer);
-  shown?.abort();
-  shown = null;
-}
-
-export function changed() {
-  hide();
-  uploading?.stop.abort();
-  [catalogue, isBusy, uploading] = [null, false, null];
-  place.replaceChildren();
-}
+export const catalogued = part({
+  every: () => (catalogue?.adding ? PROGRESS_MS : null),
+  place,
+  needs: ['view'],
+  load: (signal) => get('/catalogue', { quiet: true, signal }),
+  draw: take,
+  // A key for single models may not see it, and needs no notice of it.
+  failed: (error) => say(place, error.status !== 403 && failure(error, () => ask())),
+  reset() {
+    uploading?.stop.abort();
+    [catalogue, isBusy, uploading] = [null, false, null];
+    table.update([]);
+  },
+});
 
 /** True for a model that came from a catalogue or an upload, and can be removed here. */
 export function mayRemove(name) {
   return may('administer') && (catalogue?.brought.includes(name) ?? false);
-}
-
-async function load() {
-  clearTimeout(timer);
-  if (!shown) return;
-  const { signal } = shown;
-  try {
-    const state = await get('/catalogue', { quiet: true, signal });
-    if (!signal.aborted) take(state);
-  } catch (error) {
-    if (signal.aborted) return;
-    // A key for single models may not see it, and needs no notice of it.
-    say(place, error.status !== 403 && failure(error, () => ask()));
-    follow();
-  }
-}
-
-/** Asks for the next state while a model is added. */
-function follow() {
-  clearTimeout(timer);
-  if (shown && catalogue?.adding) timer = setTimeout(load, PROGRESS_MS);
 }
 
 /** Shows a state of the catalogue, and asks for the next while a model is added. */
@@ -75,7 +53,6 @@ function take(state) {
   const before = catalogue;
   catalogue = state;
   render();
-  follow();
   if (!state.adding && before?.adding && state.last_addition) {
     const { name, error } = state.last_addition;
     if (error) tellFailure({ message: `${name}: ${error}` });
@@ -89,6 +66,7 @@ function render() {
   const refresh = h('button', { type: 'button', class: 'small', disabled: !may('operate') || isBusy, 'data-action': 'catalogue refresh',
     title: may('operate') ? null : 'Reading the catalogue needs the role operator or admin', on: { click: read } },
   readAt ? 'Read the catalogue again' : 'Read the catalogue');
+  table.update(models);
   replace(place,
     h('div', { class: 'pane' },
       h('div', { class: 'row' }, h('h3', null, 'Catalogue'), address && refresh),
@@ -96,7 +74,7 @@ function render() {
         ? h('p', { class: 'quiet' }, readAt ? `${address}, read ${moment(readAt)}` : `${address}: not read yet. Nothing is sent before you ask.`)
         : h('p', { class: 'quiet' }, 'No catalogue is configured. Set ', h('code', null, '[catalogue] address'), ' to the address of one, or to the folder of a stick.'),
       adding && progress(adding),
-      models.length > 0 && list('The models of the catalogue', ['Model', 'Size', 'State', ''], models.map(modelRow), { figures: ['Size'] })),
+      models.length > 0 && table.element),
     h('div', { class: 'pane' }, h('h3', null, 'A model of your own'), most ? upload(folder, most) : byHand(folder)));
 }
 
@@ -122,24 +100,23 @@ function byHand(folder) {
     h('p', { class: 'hint' }, 'An administrator can upload it here once ', h('code', null, '[catalogue] upload_max_mb'), ' is set.'));
 }
 
+/** Gives an order, whose answer is the state; the next one shows its progress. */
 async function change(path) {
-  const by = caller;
-  try {
-    const state = await post(path);
-    if (by === caller) take(state);
-  } catch (error) {
-    if (by === caller) tellFailure(error);
-  }
+  await answered(() => post(path), take);
+  catalogued.reload();
 }
 
 async function read() {
-  const by = caller;
   isBusy = true;
   render();
-  await change('/catalogue/refresh');
-  if (by !== caller) return;
-  isBusy = false;
-  render();
+  await answered(() => post('/catalogue/refresh'), (state) => {
+    isBusy = false;
+    take(state);
+  }, (error) => {
+    isBusy = false;
+    render();
+    tellFailure(error);
+  });
 }
 
 /** Removes a model that a catalogue or an upload brought. */
@@ -162,13 +139,8 @@ function upload(folder, most) {
     event.preventDefault();
     const entry = event.dataTransfer.items[0]?.webkitGetAsEntry();
     if (!isAllowed || uploading || !entry) return;
-    const by = caller;
-    try {
-      const files = await filesOf(entry);
-      if (by === caller) await begin(files, entry.name);
-    } catch (error) {
-      if (by === caller) tellFailure({ message: `${entry.name} cannot be read: ${error.message}` });
-    }
+    await answered(() => filesOf(entry), (files) => begin(files, entry.name),
+      (error) => tellFailure({ message: `${entry.name} cannot be read: ${error.message}` }));
   });
   const sending = uploading && h('p', { class: 'row' }, uploading.time,
     h('button', { type: 'button', class: 'small', 'data-action': 'upload cancel', on: { click: () => uploading?.stop.abort() } }, 'Cancel the upload'));
@@ -191,7 +163,6 @@ async function filesOf(entry, above = '') {
 
 /** Uploads files of a folder, or the one file of a model. */
 async function begin(files, folder) {
-  const by = caller;
   if (uploading || !catalogue) return;
   if (!files.length) {
     tellFailure({ message: `${folder} is empty: a model has model.toml and 1/model.onnx.` });
@@ -208,24 +179,21 @@ async function begin(files, folder) {
     return;
   }
   const size = inside.reduce((sum, [, file]) => sum + file.size, 0);
-  try {
+  const stop = new AbortController();
+  await answered(async () => {
     if (size > catalogue.upload_max_bytes) throw new Error(`${name} has ${bytes(size)}; an upload has at most ${bytes(catalogue.upload_max_bytes)}`);
-    const stop = new AbortController();
     uploading = { words: `Sending ${name}, ${bytes(size)}`, stop, time: h('span', { class: 'quiet' }) };
     elapsing(uploading.time, stop.signal);
     render();
     await send(`/catalogue/models/${encodeURIComponent(name)}/upload`,
       { method: 'POST', headers: { 'content-type': 'application/x-tar' }, body: archive(inside), signal: stop.signal });
-    if (by !== caller) return;
-    tell(`${name} is added.`);
-  } catch (error) {
-    if (by !== caller) return;
+  }, () => tell(`${name} is added.`), (error) => {
     if (error.name === 'AbortError') tell(`The upload of ${name} is cancelled.`);
     else tellFailure(error);
-  }
-  uploading?.stop.abort();
-  uploading = null;
-  load();
+  });
+  stop.abort();
+  if (uploading?.stop === stop) uploading = null;
+  catalogued.reload();
 }
 
 /** A tar archive (POSIX.1-2024, ustar) of files with their paths. The browser reads the files when it sends them. */

@@ -1,3 +1,4 @@
+// @ts-check
 // The HTTP API of the box. The key is in a variable of this module and nowhere else.
 
 let key = null;
@@ -42,6 +43,8 @@ async function errorOf(response) {
 /**
  * Sends a request and returns the answer; an answer that is an error is thrown. `quiet` leaves the dialog closed; another
  * `key` is used for this request only.
+ * @param {string} path
+ * @param {RequestInit & { quiet?: boolean, key?: string | null }} [options]
  */
 export async function send(path, { quiet = false, key: used = key, headers = {}, ...options } = {}) {
   const all = new Headers(headers);
@@ -61,6 +64,13 @@ export async function send(path, { quiet = false, key: used = key, headers = {},
   throw failed;
 }
 
+/**
+ * The answer of a `GET`, of the shape that the description of the API gives it.
+ * @template {string} Path
+ * @param {Path} path
+ * @param {RequestInit & { quiet?: boolean, key?: string | null }} [options]
+ * @returns {Promise<Path extends keyof Api.Answers ? Api.Answers[Path] : any>}
+ */
 export async function get(path, options) {
   return (await send(path, options)).json();
 }

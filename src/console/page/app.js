@@ -1,3 +1,4 @@
+// @ts-check
 // The page: one section at a time, by the fragment of the address. A section's module is loaded at the first look at it.
 
 import { byId, failure } from './dom.js';
@@ -41,7 +42,7 @@ async function show() {
   }
 
   try {
-    const section = await MODULES[wanted]();
+    const { section } = await MODULES[wanted]();
     if (!built.has(wanted)) {
       built.set(wanted, section);
       byId(wanted).replaceChildren();
@@ -68,7 +69,7 @@ window.addEventListener('hashchange', () => {
 });
 // A file that is dropped beside the place for it must not replace the page.
 for (const name of ['dragover', 'drop']) {
-  window.addEventListener(name, (event) => {
+  window.addEventListener(name, (/** @type {any} */ event) => {
     if (event.defaultPrevented || event.target.closest?.('input') || !event.dataTransfer?.types.includes('Files')) return;
     event.preventDefault();
     event.dataTransfer.dropEffect = 'none';

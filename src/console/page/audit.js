@@ -1,10 +1,13 @@
+// @ts-check
 // The audit log: its state, its records and their verification by this page; and what left the box.
 
 import { get, send } from './api.js';
 import { bytes, failure, h, number, withCommands } from './dom.js';
 import { ask, may } from './key.js';
-import { facts, field, filled, refreshed, replace, say } from './parts.js';
+import { keyedTable } from './keyed.js';
+import { facts, field, replace, say } from './parts.js';
 import * as report from './report.js';
+import { answered, part, section as sectionOf } from './section.js';
 import { cell, figure, list, row, title } from './table.js';
 import { Fault, fromBase64, Log, openHead, readKey, toBase64 } from './verify.js';
 
@@ -31,8 +34,6 @@ let shown = null;
 let walk = null;
 /** Aborted when the caller, the key or the log changes: later answers to earlier questions are dropped. */
 let turn = new AbortController();
-/** The turn in which a part is being loaded. */
-const loading = { log: null, egress: null };
 
 const told = h('div');
 const troubles = h('div');
@@ -42,19 +43,64 @@ const verdict = h('div', { role: 'status' });
 const form = h('form', { class: 'filters', hidden: true, on: { change: () => relist(), submit: (event) => event.preventDefault() } },
   Object.entries(FILTERS).map(([name, placeholder]) => h('label', null, name[0].toUpperCase() + name.slice(1), field(name, { placeholder }))));
 const records = h('div', { class: 'stack' });
+// A record of a log does not change.
+const table = keyedTable('Records, the newest first', ['Record', 'Time (UTC)', 'Event', 'Caller'], ({ seq }) => seq, recordRow, { printOf: ({ hash }) => toBase64(hash) });
 const log = h('div', { class: 'stack' }, told, troubles, state, check, form, records);
 const egress = h('div', { class: 'stack', hidden: true });
 
-export const { show, hide } = refreshed(5000, () => load());
+const timed = (path, signal) => get(path, { signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]) });
 
-export function build(section) {
-  const part = (name, text, isShown) => [h('input', { type: 'radio', name: 'audit-part', id: `audit-${name}`, checked: isShown, on: { change: () => {
-    [log.hidden, egress.hidden] = [!isShown, isShown];
-    load();
-  } } }), h('label', { for: `audit-${name}` }, text)];
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'audit-title' }, 'Audit'),
-    h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Shown'), part('log', 'Log', true), part('egress', 'What left the box', false))), report.element, log, egress);
-}
+const followed = part({
+  every: 5000,
+  place: told,
+  needs: ['view', 'The audit log needs the role viewer, operator, auditor or admin.'],
+  load: (signal) => timed('/audit/status', signal),
+  async draw(answer, signal) {
+    status = answer;
+    told.replaceChildren();
+    drawState();
+    await answered(follow, undefined, (error) => { throw error; }, AbortSignal.any([signal, turn.signal]));
+  },
+  reset() {
+    forget();
+    [status, form.hidden] = [null, true];
+    for (const one of [troubles, state, records]) one.replaceChildren();
+  },
+});
+
+const left = part({
+  every: 5000,
+  place: egress,
+  needs: ['view', 'What left the box needs the role viewer, operator, auditor or admin.'],
+  load: (signal) => timed('/egress', signal),
+  draw: drawEgress,
+});
+
+export const section = sectionOf({
+  build(element) {
+    const choice = (name, text, isShown) => [h('input', { type: 'radio', name: 'audit-part', id: `audit-${name}`, checked: isShown, on: { change: () => {
+      [log.hidden, egress.hidden] = [!isShown, isShown];
+      section.show();
+    } } }), h('label', { for: `audit-${name}` }, text)];
+    element.append(h('div', { class: 'section-head' }, h('h1', { id: 'audit-title' }, 'Audit'),
+      h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Shown'), choice('log', 'Log', true), choice('egress', 'What left the box', false))), report.element, log, egress);
+  },
+  show() {
+    report.refresh();
+    const [wanted, other] = log.hidden ? [left, followed] : [followed, left];
+    other.hide();
+    wanted.show();
+  },
+  hide() {
+    followed.hide();
+    left.hide();
+  },
+  reset() {
+    followed.changed();
+    left.changed();
+    report.refresh();
+  },
+});
 
 /** Forgets what is shown of a log. */
 function forget() {
@@ -62,15 +108,8 @@ function forget() {
   turn = new AbortController();
   walk?.abort();
   [walk, head, shown] = [null, null, null];
+  table.update([]);
   for (const one of [check, verdict]) one.replaceChildren();
-}
-
-export function changed() {
-  hide();
-  report.refresh();
-  forget();
-  [status, form.hidden] = [null, true];
-  for (const one of [told, troubles, state, records, egress]) one.replaceChildren();
 }
 
 const many = (value) => value.toLocaleString('en');
@@ -89,26 +128,6 @@ function files(of) {
       throw error;
     }
   };
-}
-
-async function load() {
-  report.refresh();
-  const [part, place, now] = log.hidden ? ['egress', egress, turn] : ['log', told, turn];
-  if (loading[part] === now) return;
-  loading[part] = now;
-  await filled(place, 'The audit log', async (signal) => {
-    const answer = await get(part === 'log' ? '/audit/status' : '/egress', { signal: AbortSignal.timeout(ANSWER_MS) });
-    if (signal.aborted) return;
-    if (part === 'egress') {
-      drawEgress(answer);
-      return;
-    }
-    status = answer;
-    told.replaceChildren();
-    drawState();
-    await follow(signal);
-  }, now.signal);
-  if (loading[part] === now) loading[part] = null;
 }
 
 function drawState() {
@@ -179,7 +198,7 @@ const faultList = (faults) => faults.length > 0 && h('ul', { class: 'error', rol
 
 function again() {
   forget();
-  load();
+  followed.reload();
 }
 
 function drawCheck() {
@@ -236,6 +255,7 @@ async function verifyAll() {
   const { signal } = mine;
   const bar = h('progress', { max: of.log.head.size, value: 0, 'aria-label': 'Records verified' });
   verdict.replaceChildren(h('div', { class: 'row' }, bar, button('cancel', 'Cancel', () => mine.abort())));
+  /** @type {any} */
   const found = { pruned: 0, lost: 0 };
   const each = (record) => {
     const { event } = parse(record);
@@ -297,7 +317,7 @@ function parse(record) {
 }
 
 function isWanted({ event, actor }, line) {
-  const { event: action, model, caller, outcome, text } = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+  const { event: action, model, caller, outcome, text } = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()]));
   return event.action.startsWith(action) && (!model || event.model === model) && (!outcome || event.outcome === outcome)
     && (!caller || actor.kind === caller || actor.tag?.startsWith(caller)) && line.toLowerCase().includes(text.toLowerCase());
 }
@@ -320,7 +340,7 @@ async function more() {
   if (of.isBusy) return;
   of.isBusy = true;
   const wanted = of.rows.length + ROWS;
-  await filled(told, 'The audit log', async () => {
+  await answered(async () => {
     for (let read = 0; of.rows.length < wanted && read < BUNDLES_AT_ONCE && !isEnd(of); read += 1) {
       if (!of.kept.length) {
         const found = await of.log.bundle(of.next);
@@ -341,7 +361,7 @@ async function more() {
         if (isWanted(parsed, line)) of.rows.push({ ...parsed, ...record, line });
       }
     }
-  }, turn.signal);
+  }, undefined, (error) => say(told, failure(error, () => ask())), turn.signal);
   of.isBusy = false;
   if (of === shown) drawRecords();
 }
@@ -351,8 +371,9 @@ function drawRecords() {
   const first = firstOf(shown);
   const newer = head.log ? head.log.head.size - shown.log.head.size : 0;
   const back = kept.length ? kept.at(-1).seq + 1 : (next + 1) * 256;
+  table.update(rows);
   replace(records, faultList(faults), newer > 0 && button('newer', `Show ${many(newer)} newer`, relist),
-    rows.length ? list('Records, the newest first', ['Record', 'Time (UTC)', 'Event', 'Caller'], rows.map(recordRow)) : h('p', { class: 'notice' }, 'No record fits.'),
+    rows.length ? table.element : h('p', { class: 'notice' }, 'No record fits.'),
     h('div', { class: 'row' }, !isEnd(shown) && button('more', 'Show more', more),
       h('span', { class: 'quiet' }, !isEnd(shown) ? `Read back to record ${back}.` : first > 0 ? `Records before ${first} are no longer on this box.` : 'These are all.',
         rows.length > 0 && !head.fault && !shown.fault && ' Each of them is in the signed log.')));

@@ -1,10 +1,13 @@
+// @ts-check
 // The cameras: state, last pictures, counts and events.
 
 import { get, send } from './api.js';
-import { bytes, clock, failure, h, time, withCommands } from './dom.js';
+import { bytes, clock, h, time, withCommands } from './dom.js';
 import { pictureOf } from './drawing.js';
-import { ask, may } from './key.js';
-import { copyable, finder, refreshed, refusal, replace, say } from './parts.js';
+import { may } from './key.js';
+import { arrange, keyed } from './keyed.js';
+import { copyable, finder, replace } from './parts.js';
+import { part, section as sectionOf } from './section.js';
 import { editor } from './zones.js';
 
 const EVENTS_SHOWN = 25;
@@ -40,54 +43,51 @@ const back = h('a', { class: 'button small', href: '#cameras' }, 'All cameras');
 const place = h('div');
 const [grid, happened] = [h('div', { class: 'cameras' }), h('section', { class: 'pane' })];
 const found = finder('cameras', FILTERS, ORDERS, () => render());
+const happenings = h('ul', { class: 'events' });
+const drawEvents = keyed(happenings, ({ at, camera, zone, label }) => `${at} ${camera} ${zone} ${label}`, ({ at, camera, event, zone, label, count }) => h('li', null,
+  h('span', { class: 'quiet' }, clock(at)), h('b', null, camera), h('span', null, `${label} ${EVENTS[event]}${zone === WHOLE ? '' : ` in ${zone}`}`),
+  event !== 'gone' && h('span', { class: 'quiet' }, `${count} there`)));
 /** The cards by camera; and the editor of zones, with its camera. */
 const cards = new Map();
 let drawing = null;
 let known = null;
 
-const cycle = refreshed(3000, load);
-export const { hide } = cycle;
+const watched = part({
+  every: 3000,
+  place,
+  needs: ['view', 'Cameras need the role viewer, camera-viewer, operator, auditor or admin.'],
+  load: (signal) => Promise.all([get('/cameras', { signal }), get('/cameras/events', { signal, quiet: true })]),
+  async draw([cameras, events], signal) {
+    known = { ...cameras, ...events };
+    render();
+    for (const { still } of drawing ? [drawing] : cards.values()) await still.update(signal);
+  },
+  reset() {
+    known = drawing = null;
+    cards.clear();
+    drawEvents([]);
+    grid.replaceChildren();
+  },
+});
 
-export function build(section) {
-  section.append(h('div', { class: 'section-head' }, heading, back), place);
-}
-
-export function show() {
-  const isOther = (drawing?.name ?? '') !== wanted();
-  render();
-  if (isOther) heading.focus();
-  hide();
-  cycle.show();
-}
-
-export function changed() {
-  hide();
-  known = drawing = null;
-  cards.clear();
-  grid.replaceChildren();
-  place.replaceChildren();
-}
+export const section = sectionOf({
+  parts: [watched],
+  build(element) {
+    element.append(h('div', { class: 'section-head' }, heading, back), place);
+  },
+  show() {
+    const isOther = (drawing?.name ?? '') !== wanted();
+    render();
+    if (!isOther) return;
+    heading.focus();
+    // The picture of the editor is one that was not looked at.
+    if (known) watched.reload();
+  },
+});
 
 /** The camera in the address, of which a zone is drawn. */
 function wanted() {
   return location.hash.split('/')[1] ?? '';
-}
-
-async function load(signal) {
-  const refused = refusal('view', 'Cameras need the role viewer, camera-viewer, operator, auditor or admin.');
-  if (refused) {
-    say(place, refused);
-    return;
-  }
-  try {
-    const found = Object.assign(...await Promise.all([get('/cameras', { signal }), get('/cameras/events', { signal, quiet: true })]));
-    if (signal.aborted) return;
-    known = found;
-    render();
-    for (const { still } of drawing ? [drawing] : cards.values()) await still.update(signal);
-  } catch (error) {
-    if (!signal.aborted) say(place, failure(error, () => ask()));
-  }
 }
 
 function render() {
@@ -132,14 +132,10 @@ function all(cameras, events) {
   }
   const shown = found.apply(cameras);
   for (const [name, { element }] of cards) element.hidden = !shown.some((camera) => camera.name === name);
-  const order = shown.map(({ name }) => cards.get(name).element);
-  const isInOrder = [...grid.children].filter((one) => !one.hidden).every((one, index) => one === order[index]);
-  // A card that is moved would lose the focus.
-  if (!isInOrder) grid.append(...order);
+  arrange(grid, [...shown.map(({ name }) => cards.get(name).element), ...[...cards.values()].map(({ element }) => element).filter(({ hidden }) => hidden)]);
+  drawEvents(events.slice(0, EVENTS_SHOWN));
   replace(happened, h('h2', null, 'Events'), events.length
-    ? h('ul', { class: 'events' }, events.slice(0, EVENTS_SHOWN).map(({ at, camera, event, zone, label, count }) => h('li', null,
-      h('span', { class: 'quiet' }, clock(at)), h('b', null, camera), h('span', null, `${label} ${EVENTS[event]}${zone === WHOLE ? '' : ` in ${zone}`}`),
-      event !== 'gone' && h('span', { class: 'quiet' }, `${count} there`))))
+    ? happenings
     : h('p', { class: 'quiet' }, 'Nothing has appeared since the service started.'));
   if (grid.parentElement !== place) place.replaceChildren(found.element, grid, happened);
 }
@@ -201,7 +197,7 @@ function cardOf(name) {
     badge.className = `badge ${kind}`;
     badge.textContent = words;
     const zones = Object.entries(counts ?? {}).filter(([, labels]) => Object.keys(labels).length);
-    zones.sort(([one], [other]) => (other === WHOLE) - (one === WHOLE));
+    zones.sort(([one], [other]) => Number(other === WHOLE) - Number(one === WHOLE));
     replace(about,
       picture && h('p', { class: 'moment' }, `${clock(picture.at)} · ${picture.width} × ${picture.height} · ${bytes(picture.bytes)}`,
         Date.parse(looked) > Date.parse(picture.at) && ` · nothing new until ${clock(looked)}`),

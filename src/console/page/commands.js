@@ -1,3 +1,4 @@
+// @ts-check
 // The commands that ask what was tried, for a shell, for Python and over MQTT. A key is `$LEDGE_KEY`, never itself.
 
 import { hasKey } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // Elements, made without markup: a text never becomes an element.
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -25,6 +26,7 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** @returns {any} An element of the kind that has this id. */
 export function byId(id) {
   return document.getElementById(id);
 }

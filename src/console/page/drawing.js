@@ -1,3 +1,4 @@
+// @ts-check
 // Answers, drawn: boxes over pictures, bars of scores, text over pages, tables.
 
 import { h, number, svg } from './dom.js';

@@ -1,9 +1,11 @@
+// @ts-check
 // The feature store: its views and services, its state, and the values of an entity.
 
 import { get, send } from './api.js';
 import { bytes, failure, h, moment, number, withCommands } from './dom.js';
-import { ask, caller, may } from './key.js';
-import { facts, field, filled, refreshed, replace, say } from './parts.js';
+import { ask, may } from './key.js';
+import { facts, field, replace, say } from './parts.js';
+import { answered, part, section as sectionOf } from './section.js';
 import { cell, figure, list, row, title } from './table.js';
 
 let declared = null;
@@ -12,34 +14,40 @@ const lookup = h('form', { class: 'card stack', hidden: true, on: { submit: find
 const found = h('div', { class: 'stack', role: 'status' });
 const place = h('div', { class: 'stack' });
 
-export const { show, hide } = refreshed(10_000, (signal) => load(signal));
+const store = part({
+  every: 10_000,
+  place: told,
+  needs: ['view', 'The state of the feature store needs the role viewer, operator, auditor or admin.'],
+  load: (signal) => Promise.all(['/feature-views', '/feature-services', '/features/status'].map((path) => get(path, { signal }))),
+  draw([{ feature_views: views }, { feature_services: services }, status]) {
+    draw(views, services, status);
+    const now = JSON.stringify([views, services]);
+    if (views.length && declared !== now) drawLookup(views, services);
+    declared = now;
+  },
+  reset() {
+    [declared, lookup.hidden] = [null, true];
+    for (const one of [place, found]) one.replaceChildren();
+  },
+});
 
-export function build(section) {
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'features-title' }, 'Features')),
-    h('div', { class: 'stack' }, told, place, lookup, found));
-}
+export const section = sectionOf({
+  parts: [store],
+  build(element) {
+    element.append(h('div', { class: 'section-head' }, h('h1', { id: 'features-title' }, 'Features')),
+      h('div', { class: 'stack' }, told, place, lookup, found));
+  },
+});
 
-export function changed() {
-  hide();
-  [declared, lookup.hidden] = [null, true];
-  for (const one of [told, place, found]) one.replaceChildren();
-}
-
-const load = (loading) => filled(told, 'The state of the feature store', async (signal) => {
-  const [{ feature_views: views }, { feature_services: services }, status] = await Promise.all(
-    ['/feature-views', '/feature-services', '/features/status'].map((path) => get(path, { signal })));
-  if (signal.aborted) return;
-  draw(views, services, status);
-  const now = JSON.stringify([views, services]);
-  if (views.length && declared !== now) drawLookup(views, services);
-  declared = now;
-}, loading);
+/** @type {[string, number][]} */
+const UNITS = [['d', 86_400], ['h', 3600], ['min', 60]];
 
 function period(seconds) {
-  const [unit, length] = [['d', 86_400], ['h', 3600], ['min', 60]].find(([, one]) => seconds % one === 0) ?? ['s', 1];
+  const [unit, length] = UNITS.find(([, one]) => seconds % one === 0) ?? ['s', 1];
   return `${number(seconds / length)} ${unit}`;
 }
 
+/** @param {Record<string, number> | number[]} counts @returns {number} */
 const sum = (counts) => Object.values(counts).reduce((all, one) => all + one, 0);
 const words = (counts) => Object.entries(counts).filter(([, one]) => one).map(([name, one]) => `${number(one)} ${name.toLowerCase().replaceAll('_', ' ')}`).join(', ') || 'none';
 
@@ -98,17 +106,14 @@ async function find(event) {
     return `${JSON.stringify(key)}:[${isPlain ? value : JSON.stringify(value)}]`;
   });
   const body = `{${isService ? `"feature_service":${JSON.stringify(name)}` : `"features":[${JSON.stringify(name)}]`},"entities":{${entities.join()}}}`;
-  const by = caller;
-  try {
-    const answer = await send('/get-online-features', { method: 'POST', headers: { 'content-type': 'application/json' }, body });
-    const { results, metadata: { feature_names: names } } = await answer.json();
-    if (by !== caller) return;
-    const state = { PRESENT: 'ok', NULL_VALUE: 'off', NOT_FOUND: 'warn', OUTSIDE_MAX_AGE: 'warn' };
-    const rows = results.map(({ values, statuses, event_timestamps: times }, at) => at >= entities.length && row(title(names[at]),
-      cell('Value', h('span', { class: 'long' }, values[0] === null ? '–' : typeof values[0] === 'string' ? values[0] : JSON.stringify(values[0]))),
-      cell('Status', h('span', { class: `badge ${state[statuses[0]]}` }, statuses[0].toLowerCase().replaceAll('_', ' '))), cell('Event time', statuses[0] === 'NOT_FOUND' ? '–' : moment(times[0]))));
-    found.replaceChildren(list('Values', ['Feature', 'Value', 'Status', 'Event time'], rows.filter(Boolean)));
-  } catch (error) {
-    if (by === caller) found.replaceChildren(failure(error, () => ask()));
-  }
+  await answered(async () => (await send('/get-online-features', { method: 'POST', headers: { 'content-type': 'application/json' }, body })).json(),
+    (answer) => drawValues(answer, entities.length), (error) => found.replaceChildren(failure(error, () => ask())));
+}
+
+function drawValues({ results, metadata: { feature_names: names } }, keys) {
+  const state = { PRESENT: 'ok', NULL_VALUE: 'off', NOT_FOUND: 'warn', OUTSIDE_MAX_AGE: 'warn' };
+  const rows = results.map(({ values, statuses, event_timestamps: times }, at) => at >= keys && row(title(names[at]),
+    cell('Value', h('span', { class: 'long' }, values[0] === null ? '–' : typeof values[0] === 'string' ? values[0] : JSON.stringify(values[0]))),
+    cell('Status', h('span', { class: `badge ${state[statuses[0]]}` }, statuses[0].toLowerCase().replaceAll('_', ' '))), cell('Event time', statuses[0] === 'NOT_FOUND' ? '–' : moment(times[0]))));
+  found.replaceChildren(list('Values', ['Feature', 'Value', 'Status', 'Event time'], rows.filter(Boolean)));
 }

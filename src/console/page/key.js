@@ -1,3 +1,4 @@
+// @ts-check
 // The dialog that asks for an API key, and the caller in the header.
 
 import { get, hasKey, onRefused, useKey } from './api.js';

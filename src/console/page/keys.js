@@ -1,12 +1,16 @@
+// @ts-check
 // The section "Keys": who may do what, the ways in, API keys; create and revoke.
 
 import { get, post, useKey } from './api.js';
 import { failure, h, moment, withCommands } from './dom.js';
 import { ask, caller, identify, may } from './key.js';
-import { confirm, copyable, action, refreshed, replace, say, tell, tellFailure, untell } from './parts.js';
+import { keyedTable } from './keyed.js';
+import { confirm, copyable, action, replace, tell, tellFailure, untell } from './parts.js';
+import { answered, part as partOf, section as sectionOf } from './section.js';
 import { actions, cell, list, row, title } from './table.js';
 
-const DAY_MS = 86_400_000;
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
 const SOON_MS = 30 * DAY_MS;
 // A page with more rows is slow. The command line lists them all.
 const ROWS_MAX = 300;
@@ -16,48 +20,41 @@ const desk = h('div');
 const place = h('div');
 const create = h('button', { type: 'button', class: 'primary', on: { click: openForm } }, 'New key');
 let roles = [];
-let busy = false;
+const [valid, ended] = ['Valid keys', 'Keys that are over'].map((caption) =>
+  keyedTable(caption, ['Holder', 'State', 'Roles', 'For', 'Limits', 'Last used', ''], ({ key }) => key.id, keyRow));
 
-const loading = refreshed(30_000, async (signal) => { if (!busy) await load(signal); });
+// A key for single models cannot administer the box.
+const isAdmin = () => may('administer') && !caller.models && !caller.feature_views;
 
-export const { show } = loading;
-
-export function build(section) {
-  section.append(
-    h('div', { class: 'section-head' }, h('h1', { id: 'keys-title' }, 'Keys'), create), desk, place);
-  // Also where the browser keeps the page to come back to.
-  window.addEventListener('pagehide', () => put());
-}
-
-/** A key that is shown is gone from the page with the section. */
-export function hide() {
-  loading.hide();
-  put();
-}
-
-export function changed() {
-  hide();
-  busy = false;
-  place.replaceChildren();
-}
-
-async function load(signal) {
-  // A key for single models cannot administer the box.
-  const isAdmin = may('administer') && !caller.models && !caller.feature_views;
-  create.hidden = !isAdmin;
-  if (!caller) {
-    say(place, failure({ status: 401, message: 'What you may do is shown once you use an API key.' }, () => ask()));
-    return;
-  }
-  try {
-    const [all, found] = await Promise.all([get('/roles', { quiet: true, signal }), isAdmin && get('/keys', { quiet: true, signal })]);
-    if (signal.aborted) return;
+const keys = partOf({
+  every: 30_000,
+  place,
+  load(signal) {
+    create.hidden = !isAdmin();
+    if (!caller) throw Object.assign(new Error('What you may do is shown once you use an API key.'), { status: 401 });
+    return Promise.all([get('/roles', { quiet: true, signal }), isAdmin() && get('/keys', { quiet: true, signal })]);
+  },
+  draw([all, found]) {
     ({ roles } = all);
-    if (!busy) replace(place, found ? [keysPart(found), waysPart(found.access)] : selfPart(), rolesPart());
-  } catch (error) {
-    if (!signal.aborted) say(place, failure(error, () => ask()));
-  }
-}
+    replace(place, found ? [keysPart(found), waysPart(found.access)] : selfPart(), rolesPart());
+  },
+});
+
+export const section = sectionOf({
+  parts: [keys],
+  build(element) {
+    element.append(
+      h('div', { class: 'section-head' }, h('h1', { id: 'keys-title' }, 'Keys'), create), desk, place);
+    // Also where the browser keeps the page to come back to.
+    window.addEventListener('pagehide', () => put());
+  },
+  reset() {
+    valid.update([]);
+    ended.update([]);
+  },
+  // A key that is shown is gone from the page with the section.
+  hide: () => put(),
+});
 
 /** Puts the form, or the key that it made, above the list, or nothing. */
 function put(...content) {
@@ -108,21 +105,23 @@ function waysPart({ loopback, socket, users, certificates, mqtt }) {
 
 function keysPart(found) {
   const now = Date.parse(found.at);
-  const table = (keys, caption) => keys.length > 0 && [
-    list(caption, ['Holder', 'State', 'Roles', 'For', 'Limits', 'Last used', ''], keys.slice(0, ROWS_MAX).map((key) => keyRow(key, now))),
-    keys.length > ROWS_MAX && h('p', { class: 'hint' }, withCommands(`${keys.length - ROWS_MAX} more: \`ledge keys list\` shows all.`))];
+  const table = (rows, of) => {
+    of.update(rows.slice(0, ROWS_MAX).map((key) => ({ key, hours: Math.floor(((key.expires ? Date.parse(key.expires) : now) - now) / HOUR_MS) })));
+    return rows.length > 0 && [of.element,
+    rows.length > ROWS_MAX && h('p', { class: 'hint' }, withCommands(`${rows.length - ROWS_MAX} more: \`ledge keys list\` shows all.`))];
+  };
   const newest = [...found.keys].reverse();
   const over = newest.filter((key) => key.state !== 'valid');
   return part('API keys',
     found.is_half_full && h('p', { class: 'notice' }, 'The store of keys is more than half full. Revoked keys stay in it.'),
-    table(newest.filter((key) => key.state === 'valid'), 'Valid keys') || h('p', { class: 'notice' }, 'There is no valid key. Create one for each caller, so that each can be revoked on its own.'),
-    over.length > 0 && h('details', { 'data-action': 'over' }, h('summary', null, `${over.length} revoked or expired`), table(over, 'Keys that are over')));
+    table(newest.filter((key) => key.state === 'valid'), valid) || h('p', { class: 'notice' }, 'There is no valid key. Create one for each caller, so that each can be revoked on its own.'),
+    over.length > 0 && h('details', { 'data-action': 'over' }, h('summary', null, `${over.length} revoked or expired`), table(over, ended)));
 }
 
 const day = (time) => new Date(time).toLocaleDateString('en-CA');
 
-function keyRow(key, now) {
-  const left = key.expires ? Date.parse(key.expires) - now : Infinity;
+function keyRow({ key, hours }) {
+  const left = key.expires ? hours * HOUR_MS : Infinity;
   const isSoon = key.state === 'valid' && left < SOON_MS;
   const days = Math.floor(left / DAY_MS);
   const badge = isSoon ? `ends in ${days < 1 ? 'hours' : `${days} d`}` : key.state;
@@ -141,22 +140,13 @@ function keyRow(key, now) {
 async function revoke(key) {
   const own = key.is_caller ? ' It is the key that this page uses: afterwards the page forgets it, and needs another one.' : '';
   if (!await confirm(`Revoke the key ${key.name}?`, `Its holder is refused at once. This cannot be undone, and no other key can have this name.${own}`, 'Revoke')) return;
-  const by = caller;
-  busy = true;
-  try {
-    const revoked = await post(`/keys/${key.id}/revoke`);
-    if (by !== caller) return;
+  await keys.order(null, () => post(`/keys/${key.id}/revoke`), async (revoked) => {
     if (revoked.is_caller) {
       useKey(null);
       await identify();
     }
     tell(`The key ${key.name} is revoked.`);
-  } catch (error) {
-    if (by !== caller) return;
-    tellFailure(error);
-  }
-  busy = false;
-  loading.reload();
+  });
 }
 
 // A new key
@@ -174,10 +164,13 @@ const checked = (form, name) => [...form.querySelectorAll(`input[name="${name}"]
 async function openForm() {
   untell();
   create.disabled = true;
-  const { signal } = loading;
-  const [index, { feature_views: views }] = await Promise.all([
-    post('/v2/repository/index', {}, { signal }).catch(() => []), get('/feature-views', { signal }).catch(() => ({ feature_views: [] }))]);
-  if (signal.aborted) return;
+  const { signal } = keys;
+  await answered(() => Promise.all([
+    post('/v2/repository/index', {}, { signal }).catch(() => []), get('/feature-views', { signal }).catch(() => ({ feature_views: [] }))]),
+  ([index, { feature_views: views }]) => drawForm(index, views), tellFailure, signal);
+}
+
+function drawForm(index, views) {
   const models = [...new Set(index.map((one) => one.name))].sort();
   const wrong = h('div');
   const limit = (name, text, step) => h('label', null, text, h('input', { type: 'number', name, min: '0', max: '1000000', step, value: '0', required: true }));
@@ -216,7 +209,7 @@ async function openForm() {
       const made = await post('/keys', body);
       if (form.isConnected) shown(made);
       else tellFailure({ message: `The key ${made.name} was created and not shown: revoke it, or create another.` });
-      loading.reload();
+      keys.reload();
     } catch (error) {
       button.disabled = false;
       wrong.replaceChildren(failure(error, () => ask()));

@@ -1,11 +1,14 @@
+// @ts-check
 // The models: versions, states, statistics, load and unload; `adding.js` has what adds them.
 
 import * as adding from './adding.js';
 import { get, post } from './api.js';
-import { bytes, failure, h, number, runtime, time } from './dom.js';
-import { ask, caller, may } from './key.js';
-import { action, confirm, finder, refreshed, refusal, replace, say, tell, tellFailure } from './parts.js';
-import { actions, cell, figure, list, row, title } from './table.js';
+import { bytes, h, number, runtime, time } from './dom.js';
+import { may } from './key.js';
+import { keyedTable } from './keyed.js';
+import { action, confirm, finder, replace, tell } from './parts.js';
+import { answered, part, section as sectionOf } from './section.js';
+import { actions, cell, figure, row, title } from './table.js';
 
 const isUnloaded = (one) => one.reason === 'unloaded';
 const FILTERS = {
@@ -33,63 +36,50 @@ const profiles = new Map();
 const place = h('div');
 const found = finder('models', FILTERS, ORDERS, () => draw());
 
-const models = refreshed(10_000, load);
-let ticks = null;
-
-export function show() {
-  models.show();
-  ticks ??= setInterval(tick, 1000);
-  if (may('view')) adding.show();
-}
-
-export function hide() {
-  models.hide();
-  clearInterval(ticks);
-  ticks = null;
-  adding.hide();
-}
-
-export function build(section) {
-  section.append(
-    h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
-      h('button', { type: 'button', class: 'small', on: { click: () => models.reload() } }, 'Refresh')),
-    found.element, place, adding.build(() => models.reload()));
-}
-
-export function changed() {
-  hide();
-  known = null;
-  running.clear();
-  profiles.clear();
-  adding.changed();
-  found.element.hidden = true;
-  place.replaceChildren();
-}
-
-async function load(signal) {
-  const refused = refusal('view', 'The list of models needs the role viewer, operator, auditor or admin.');
-  if (refused) {
-    say(place, refused);
-    return;
-  }
-  try {
-    const { models: all } = await get('/models', { signal });
-    if (signal.aborted) return;
+const models = part({
+  every: 10_000,
+  place,
+  needs: ['view', 'The list of models needs the role viewer, operator, auditor or admin.'],
+  load: (signal) => get('/models', { signal }),
+  draw({ models: all }) {
     known = all;
     draw();
-  } catch (error) {
-    if (!signal.aborted) say(place, failure(error, () => ask()));
-  }
-}
+  },
+  reset() {
+    known = null;
+    running.clear();
+    profiles.clear();
+    table.update([]);
+    found.element.hidden = true;
+  },
+});
+let ticks = null;
+
+export const section = sectionOf({
+  parts: [models, adding.catalogued],
+  build(element) {
+    element.append(
+      h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
+        h('button', { type: 'button', class: 'small', on: { click: () => models.reload() } }, 'Refresh')),
+      found.element, place, adding.build(() => models.reload()));
+  },
+  show() { ticks ??= setInterval(tick, 1000); },
+  hide() {
+    clearInterval(ticks);
+    ticks = null;
+  },
+});
 
 const COLUMNS = ['Model', 'Version', 'State', 'Runtime', 'Calls', 'Failed', 'Mean time', 'Memory', ''];
 const FIGURES = ['Version', 'Calls', 'Failed', 'Mean time', 'Memory'];
+const table = keyedTable('Models and versions that the box knows', COLUMNS, ({ name, version }) => `${name} ${version}`, modelRow,
+  { figures: FIGURES, printOf: (one) => JSON.stringify([one, running.has(one.name), adding.mayRemove(one.name), may('operate')]) });
 
 function draw() {
   if (!known) return;
   const shown = found.apply(known);
-  if (shown.length) replace(place, list('Models and versions that the box knows', COLUMNS, shown.map(modelRow), { figures: FIGURES }));
-  else place.replaceChildren(h('p', { class: 'notice' }, known.length ? 'No model fits.' : 'There is no model in the repository.'));
+  table.update(shown);
+  replace(place, shown.length ? table.element : h('p', { class: 'notice' }, known.length ? 'No model fits.' : 'There is no model in the repository.'));
   tick();
 }
 
@@ -122,17 +112,15 @@ function profileOf({ name, version, runtime: of }) {
   const details = h('details', { 'data-action': `${name} ${version} profile` }, h('summary', null, 'Profile'), profiles.get(key)?.cloneNode(true));
   details.addEventListener('toggle', async () => {
     if (!details.open || details.children.length > 1) return;
-    try {
-      const metadata = await get(`/v2/models/${encodeURIComponent(name)}/versions/${version}`, { quiet: true });
+    await answered(() => get(`/v2/models/${encodeURIComponent(name)}/versions/${version}`, { quiet: true }), (metadata) => {
       profiles.set(key, profileFacts(metadata));
       details.append(profiles.get(key).cloneNode(true));
-    } catch (error) {
-      details.append(h('p', { class: 'reason' }, error.message));
-    }
+    }, (error) => details.append(h('p', { class: 'reason' }, error.message)));
   });
   return details;
 }
 
+/** @param {any} metadata */
 function profileFacts({ inputs, outputs, properties = {} }) {
   const shape = (port) => `${port.name} ${port.datatype} [${port.shape.join(', ')}]`;
   const facts = [
@@ -152,19 +140,14 @@ async function unload({ name, calls }) {
 }
 
 async function change(name, verb) {
-  const by = caller;
-  running.set(name, { words: verb === 'load' ? 'Loading' : 'Unloading', began: performance.now() });
-  tick();
-  try {
-    await post(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`);
-    if (by !== caller) return;
+  const mine = { words: verb === 'load' ? 'Loading' : 'Unloading', began: performance.now() };
+  running.set(name, mine);
+  draw();
+  await answered(() => post(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`), () => {
     const undo = verb === 'unload' && h('button', { type: 'button', class: 'small', on: { click: () => change(name, 'load') } }, 'Undo');
     tell(`${name} is ${verb}ed.`, undo);
-  } catch (error) {
-    if (by !== caller) return;
-    tellFailure(error);
-  }
-  running.delete(name);
+  });
+  if (running.get(name) === mine) running.delete(name);
   models.reload();
 }
 

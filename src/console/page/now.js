@@ -1,12 +1,15 @@
+// @ts-check
 // What the box does: plots of the last hour and day, and what is wrong.
 
 import { get } from './api.js';
 import { bytes, clock, failure, h, number, time, withCommands } from './dom.js';
 import { ask, may } from './key.js';
-import { refreshed, replace, say, sayUnlessRefused } from './parts.js';
+import { keyed, keyedTable } from './keyed.js';
+import { replace, say } from './parts.js';
 import { plot } from './plot.js';
-import { cell, figure, list, row, title } from './table.js';
-import * as unusual from './unusual.js';
+import { part, section as sectionOf } from './section.js';
+import { cell, figure, row, title } from './table.js';
+import { build as buildUnusual, marks, unusual } from './unusual.js';
 
 // The first two are kept current by each sample; the others are read from the history.
 const PERIODS = {
@@ -25,6 +28,7 @@ const FINDINGS_MS = 65_000;
 const HISTORY_MS = 300_000;
 const CAPACITY_MS = 60_000;
 
+/** @param {number | null} value */
 const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
 
 const PLOTS = [
@@ -49,90 +53,88 @@ let figures = null;
 /** The rings of the periods that are read from the history. */
 let long = {};
 let period = 'hour';
-const drawn = PLOTS.map(plot);
+const drawn = PLOTS.map((one) => plot(one));
 const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
 const trouble = h('div');
 const status = h('span', { class: 'live', role: 'status' });
 const findings = h('div', { class: 'findings' });
+const [wrongList, fineList] = [h('ul'), h('ul')];
+const [drawWrong, drawFine] = [wrongList, fineList].map((place) => keyed(place, ({ name }) => name, finding));
 const capacity = h('div');
-const followed = refreshed(SAMPLE_MS, follow);
-const looked = refreshed(FINDINGS_MS, loadFindings);
-const remembered = refreshed(HISTORY_MS, loadHistory);
-const measured = refreshed(CAPACITY_MS, loadCapacity);
-
-export function build(section) {
-  const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
-    Object.entries(PERIODS).map(([name, { name: text }]) => [
-      h('input', { type: 'radio', name: 'period', id: `period-${name}`, value: name, checked: name === period,
-        on: { change: () => { period = name; draw(); remembered.reload(); } } }),
-      h('label', { for: `period-${name}` }, text)]));
-  section.append(
-    h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
-    findings, trouble,
-    cards, unusual.place, capacity);
-  unusual.build(draw);
-  // A hidden page asks for nothing.
-  document.addEventListener('visibilitychange', () => { if (!document.hidden) followed.reload(); });
-}
-
-export function show() {
-  if (!may('view')) return;
-  followed.show();
-  looked.show();
-  remembered.show();
-  measured.show();
-  unusual.show();
-}
-
-export function hide() {
-  followed.hide();
-  looked.hide();
-  remembered.hide();
-  measured.hide();
-  unusual.hide();
-}
-
-/** The caller is another one. */
-export function changed() {
-  hide();
-  unusual.changed();
-  figures = null;
-  long = {};
-  trouble.replaceChildren();
-  findings.replaceChildren();
-  capacity.replaceChildren();
-  if (!may('view')) {
-    const error = { status: 401, message: 'Figures and findings need the role viewer, operator, auditor or admin.' };
-    trouble.replaceChildren(failure(error, () => ask()));
-    told('');
-  }
-  draw();
-}
-
-function told(words, isLate = false) {
-  if (status.textContent !== words) status.textContent = words;
-  status.classList.toggle('late', isLate);
-}
+const room = keyedTable('Work and its headroom', ['Work', 'Now', 'Room for', 'Then it ends by'], ({ kind, model }) => `${kind} ${model}`, capacityRow, { figures: ['Now', 'Room for'] });
 
 /** Keeps the figures current: all of them first, then those since the last sample. */
-async function follow(signal) {
-  try {
+const followed = part({
+  every: SAMPLE_MS,
+  place: trouble,
+  needs: ['view', 'Figures and findings need the role viewer, operator, auditor or admin.'],
+  async load(signal) {
+    // A box that started just now has no sample yet.
     const since = figures?.hour.end;
-    const news = await get(since ? `/figures?after=${since}` : '/figures', { signal, quiet: Boolean(since) });
-    if (signal.aborted) return;
+    return { since, news: await get(since ? `/figures?after=${since}` : '/figures', { signal, quiet: Boolean(since) }) };
+  },
+  draw({ since, news }) {
     if (since) for (const name of Object.keys(figures)) add(figures[name], news[name], PERIODS[name].rows);
     else figures = news;
     trouble.replaceChildren();
     told('live');
     draw();
-  } catch (error) {
-    if (signal.aborted) return;
+  },
+  failed(error) {
     say(trouble, failure(error, () => ask()));
-    const isRefused = error.status === 401 || error.status === 403;
-    told(isRefused ? '' : 'reconnecting', true);
-    // Until another key is used.
-    if (isRefused) followed.hide();
-  }
+    told(error.status === 401 || error.status === 403 ? '' : 'reconnecting', true);
+  },
+  reset() {
+    figures = null;
+    long = {};
+    told('');
+    draw();
+  },
+});
+
+/** Reads the hours of the chosen period. */
+const remembered = part({
+  every: HISTORY_MS,
+  place: trouble,
+  isQuiet: true,
+  needs: ['view'],
+  async load(signal) {
+    const { rows, isHistory } = PERIODS[period];
+    const of = period;
+    const from = new Date(Date.now() - rows * HOUR_S * 1000).toISOString();
+    return isHistory && { of, from, ...await get(`/figures/history?resolution=1h&from=${from}`, { quiet: true, signal }) };
+  },
+  draw(found) {
+    if (!found) return;
+    const { of, from, begin, interval_s: interval, columns } = found;
+    const end = Date.parse(begin ?? from) + columns.queue.length * interval * 1000;
+    long[of] = { interval_s: interval, end: new Date(end).toISOString(), columns };
+    draw();
+  },
+});
+
+const quiet = (path, every, place, draw_) =>
+  part({ every, place, isQuiet: true, needs: ['view'], load: (signal) => get(path, { quiet: true, signal }), draw: draw_ });
+
+export const section = sectionOf({
+  parts: [followed, quiet('/findings', FINDINGS_MS, findings, showFindings), remembered, quiet('/capacity', CAPACITY_MS, capacity, drawCapacity), unusual],
+  build,
+});
+
+function build(element) {
+  const choice = h('fieldset', { class: 'segments' }, h('legend', { class: 'unseen' }, 'Period'),
+    Object.entries(PERIODS).map(([name, { name: text }]) => [
+      h('input', { type: 'radio', name: 'period', id: `period-${name}`, value: name, checked: name === period,
+        on: { change: () => { period = name; draw(); remembered.reload(); } } }),
+      h('label', { for: `period-${name}` }, text)]));
+  element.append(
+    h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
+    findings, trouble, cards, buildUnusual(draw), capacity);
+}
+
+function told(words, isLate = false) {
+  if (status.textContent !== words) status.textContent = words;
+  status.classList.toggle('late', isLate);
 }
 
 /** Adds new samples to those that are known. Those that nobody took, while the box was away, are gaps. */
@@ -154,7 +156,7 @@ function draw() {
   const length = ring ? ring.columns.queue.length : 0;
   const data = length ? { columns: ring.columns, interval: ring.interval_s, end: Date.parse(ring.end), length,
     rows: Math.min(PERIODS[period].rows, Math.max(length, ROWS_SHOWN_MIN)), period: PERIODS[period].words } : null;
-  drawn.forEach((one, index) => one.update(data, unusual.marks(PLOTS[index].series.map(({ column }) => column))));
+  drawn.forEach((one, index) => one.update(data, marks(PLOTS[index].series.map(({ column }) => column))));
   const last = drawn.at(-1);
   const isWarm = length && ring.columns.temperature_celsius.some((value) => value !== null);
   // Most virtual machines have no sensor.
@@ -162,35 +164,13 @@ function draw() {
   cards.classList.toggle('five', last.element.hidden);
 }
 
-/** Reads the hours of the chosen period. */
-async function loadHistory(signal) {
-  const { rows, isHistory } = PERIODS[period];
-  if (!isHistory) return;
-  const of = period;
-  const from = new Date(Date.now() - rows * HOUR_S * 1000).toISOString();
-  try {
-    const { begin, interval_s: interval, columns } = await get(`/figures/history?resolution=1h&from=${from}`, { quiet: true, signal });
-    if (signal.aborted) return;
-    const end = Date.parse(begin ?? from) + columns.queue.length * interval * 1000;
-    long[of] = { interval_s: interval, end: new Date(end).toISOString(), columns };
-    draw();
-  } catch (error) {
-    if (!signal.aborted) sayUnlessRefused(trouble, error);
-  }
-}
-
-async function loadCapacity(signal) {
-  try {
-    const { work, words } = await get('/capacity', { quiet: true, signal });
-    if (signal.aborted) return;
-    const known = work.filter(({ headroom }) => headroom !== null);
-    replace(capacity, h('h2', null, 'Room for more work'),
-      known.length ? list('Work and its headroom', ['Work', 'Now', 'Room for', 'Then it ends by'], known.map(capacityRow), { figures: ['Now', 'Room for'] }) : '',
-      // The first sentences, one for each kind of work, are in the table.
-      words.slice(work.length).map((line) => h('p', { class: 'detail' }, line)));
-  } catch (error) {
-    if (!signal.aborted) sayUnlessRefused(capacity, error);
-  }
+function drawCapacity({ work, words }) {
+  const known = work.filter(({ headroom }) => headroom !== null);
+  room.update(known);
+  replace(capacity, h('h2', null, 'Room for more work'),
+    known.length > 0 && room.element,
+    // The first sentences, one for each kind of work, are in the table.
+    words.slice(work.length).map((line) => h('p', { class: 'detail' }, line)));
 }
 
 function capacityRow({ kind, model, now, headroom, first, source }) {
@@ -199,15 +179,6 @@ function capacityRow({ kind, model, now, headroom, first, source }) {
   const name = model ? `${model}: ${per[0]}` : per[0];
   return row(title(name, source === 'reference' && h('p', { class: 'detail' }, 'not measured here')),
     figure('Now', amount(now)), figure('Room for', amount(headroom)), cell('Then it ends by', first.replaceAll('_', ' ')));
-}
-
-async function loadFindings(signal) {
-  try {
-    const found = await get('/findings', { quiet: true, signal });
-    if (!signal.aborted) showFindings(found);
-  } catch (error) {
-    if (!signal.aborted) sayUnlessRefused(findings, error);
-  }
 }
 
 function finding({ name, status: state, detail, advice }) {
@@ -221,13 +192,14 @@ function showFindings({ checks, at }) {
   const isFine = ({ status: state }) => state === 'ok' || state === 'info';
   const wrong = checks.filter((check) => !isFine(check)).sort((one, other) => (one.status < other.status ? -1 : 1));
   const fine = checks.filter(isFine);
-  const opened = findings.querySelector('details')?.open;
+  drawWrong(wrong);
+  drawFine(fine);
   const things = wrong.length === 1 ? '1 thing needs a look' : `${wrong.length} things need a look`;
-  findings.replaceChildren(
+  replace(findings,
     h('div', { class: 'findings-head' },
       h('h2', null, wrong.length ? things : 'Nothing is wrong'),
       h('span', { class: 'quiet' }, `as of ${clock(at)}`)),
-    wrong.length ? h('ul', null, wrong.map(finding)) : '',
-    h('details', { open: opened }, h('summary', null, fine.length === 1 ? '1 thing is fine' : `${fine.length} things are fine`),
-      h('ul', null, fine.map(finding))));
+    wrong.length > 0 && wrongList,
+    h('details', { 'data-action': 'fine' }, h('summary', null, fine.length === 1 ? '1 thing is fine' : `${fine.length} things are fine`),
+      fineList));
 }

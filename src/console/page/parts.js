@@ -1,60 +1,12 @@
+// @ts-check
 // Pieces that several sections have.
 
 import { byId, failure, h, keyButton, withCommands } from './dom.js';
 import { ask, may } from './key.js';
+import { arrange, stateOf } from './keyed.js';
 
 /** The length of a list from which it can be searched. */
 const FINDER_MIN = 8;
-
-/**
- * `show` and `hide` of a section whose content is loaded again each `milliseconds` while it is shown, and by `reload`.
- * `load` gets a signal that is aborted when the section is left or the caller changes: what comes afterwards is not
- * drawn. One load runs at a time.
- */
-export function refreshed(milliseconds, load) {
-  let stop = null;
-  let again = () => {};
-  return {
-    /** That of the loads; `undefined` while the section is not shown. */
-    get signal() {
-      return stop?.signal;
-    },
-    show() {
-      if (stop) return;
-      stop = new AbortController();
-      const { signal } = stop;
-      let isLoading = false;
-      let isOutdated = false;
-      const run = async () => {
-        if (isLoading) return;
-        isLoading = true;
-        try {
-          do {
-            isOutdated = false;
-            await load(signal);
-          } while (isOutdated && !signal.aborted);
-        } finally {
-          isLoading = false;
-        }
-      };
-      again = () => {
-        // A load that runs may have asked before the change.
-        isOutdated = true;
-        return run();
-      };
-      run();
-      const timer = setInterval(() => { if (!document.hidden) run(); }, milliseconds);
-      signal.addEventListener('abort', () => clearInterval(timer));
-    },
-    hide() {
-      stop?.abort();
-      stop = null;
-    },
-    reload() {
-      return stop ? again() : undefined;
-    },
-  };
-}
 
 function put(kind, content, buttons) {
   const close = h('button', { type: 'button', class: 'small', on: { click: untell } }, 'Close');
@@ -116,28 +68,6 @@ export function say(place, message) {
   if (place.textContent !== (message ? message.textContent : '')) place.replaceChildren(message || '');
 }
 
-/** Says why a part of a section could not be loaded. A refusal is said where the section shows what needs the same permission. */
-export function sayUnlessRefused(place, error) {
-  const isRefused = error.status === 401 || error.status === 403;
-  say(place, !isRefused && failure(error, () => ask()));
-}
-
-/** What a section shows a caller that may not see it; `null` for one that may. */
-export function refusal(permission, message) {
-  return may(permission) ? null : failure({ status: 401, message }, () => ask());
-}
-
-/** Fills a place by `load`, or with the reason why it cannot be; with nothing once the signal is aborted. */
-export async function filled(place, what, load, signal) {
-  try {
-    const refused = refusal('view', `${what} needs the role viewer, operator, auditor or admin.`);
-    if (refused) say(place, refused);
-    else await load(signal);
-  } catch (error) {
-    if (!signal?.aborted) say(place, failure(error, () => ask()));
-  }
-}
-
 /** Names with their values, in a row. */
 export function facts(values) {
   return h('dl', { class: 'times' }, Object.entries(values).map(([name, value]) => h('div', null, h('dt', null, name), h('dd', { class: 'long' }, value))));
@@ -148,20 +78,11 @@ export function field(name, more) {
   return h('input', { type: 'text', name, spellcheck: 'false', autocapitalize: 'none', autocomplete: 'off', ...more });
 }
 
-/**
- * Puts new content into an element. The focus stays on what has the same `data-action`, or else on the first that acts on
- * the same subject; opened details stay open.
- */
+/** Puts new content into an element. Elements that it has already stay; the focus and opened details survive. */
 export function replace(place, ...content) {
-  const { action: focused, subject } = place.contains(document.activeElement) ? document.activeElement.dataset : {};
-  const opened = new Set([...place.querySelectorAll('details[open]')].map((one) => one.dataset.action));
-  place.replaceChildren(...content.flat(Infinity).filter(Boolean));
-  for (const one of place.querySelectorAll('details')) {
-    if (one.dataset.action && opened.has(one.dataset.action)) one.open = true;
-  }
-  if (!focused) return;
-  const all = [...place.querySelectorAll('[data-action]')];
-  (all.find((one) => one.dataset.action === focused) ?? all.find((one) => subject && one.dataset.subject === subject))?.focus();
+  const restore = stateOf(place);
+  arrange(place, content.flat(Infinity).filter(Boolean));
+  restore(place);
 }
 
 /**

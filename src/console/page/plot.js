@@ -1,3 +1,4 @@
+// @ts-check
 // Line plots, drawn as SVG.
 
 import { h, svg } from './dom.js';
@@ -53,6 +54,7 @@ function day(date) {
 /**
  * A card with a plot. `series` has for each line its column, its name and its class, and if it is not drawn where it is 0. `format` writes a figure, `unit` is
  * spoken. `least` is the lowest top of the axis, or of a logarithmic one a figure on it.
+ * @param {{ title: string, unit?: string, series: any[], format: (value: any) => string, least?: number, binary?: boolean, log?: boolean }} options
  */
 export function plot({ title, unit, series, format, least = 1, binary = false, log = false }) {
   const values = series.map((one) => h('b', null, '–'));
@@ -144,7 +146,7 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
     const mark = new Date(first);
     // Round in the time of this place.
     mark.setHours(0, 0, 0, 0);
-    mark.setMinutes(Math.ceil((first - mark) / 60_000 / minutes) * minutes);
+    mark.setMinutes(Math.ceil((first.getTime() - mark.getTime()) / 60_000 / minutes) * minutes);
     for (; mark.getTime() <= data.end; mark.setMinutes(mark.getMinutes() + minutes)) {
       const index = data.length - 1 - (data.end - mark.getTime()) / 1000 / data.interval;
       const x = xOf(index);

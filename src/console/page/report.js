@@ -1,3 +1,4 @@
+// @ts-check
 // The report of a month: a page that the box makes, saved as a file.
 
 import { send } from './api.js';

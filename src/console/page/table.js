@@ -1,3 +1,4 @@
+// @ts-check
 // Tables.
 
 import { h } from './dom.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // Trying a model: a photograph, a document, a text, rows or tensors go in, and the answer is drawn. Nothing is stored.
 
 import { get, post, send } from './api.js';
@@ -6,6 +7,7 @@ import { failure, h, runtime } from './dom.js';
 import * as drawing from './drawing.js';
 import { ask, caller, may } from './key.js';
 import { elapsing } from './parts.js';
+import { answered, section as sectionOf } from './section.js';
 
 const NUMBERS_MAX = 4096;
 const JSON_SHOWN = 20_000;
@@ -26,26 +28,28 @@ let turn = new AbortController();
 let camera = null;
 let pictureUrl = null;
 
-export function build(section) {
-  select.addEventListener('change', () => { location.hash = `#try/${encodeURIComponent(select.value)}`; });
-  section.append(
-    h('div', { class: 'section-head' }, h('h1', { id: 'try-title' }, 'Try'),
-      h('p', { class: 'quiet' }, 'What you send goes to this box and is not stored.')),
-    h('div', { class: 'panes' },
-      h('div', { class: 'pane' }, h('label', { for: 'try-model' }, 'Model'), select, about, input),
-      h('div', { class: 'pane' }, said, result)));
-}
-
-export function hide() {
-  stopCamera();
-}
-
-export function changed() {
-  loaded = undefined;
-  chosen = '';
-  select.replaceChildren();
-  empty();
-}
+export const section = sectionOf({
+  build(element) {
+    select.addEventListener('change', () => { location.hash = `#try/${encodeURIComponent(select.value)}`; });
+    element.append(
+      h('div', { class: 'section-head' }, h('h1', { id: 'try-title' }, 'Try'),
+        h('p', { class: 'quiet' }, 'What you send goes to this box and is not stored.')),
+      h('div', { class: 'panes' },
+        h('div', { class: 'pane' }, h('label', { for: 'try-model' }, 'Model'), select, about, input),
+        h('div', { class: 'pane' }, said, result)));
+  },
+  /** Lists the models, which may be others than at the last look. */
+  show: () => answered(async () => (may('view') ? post('/v2/repository/index', { ready: true }) : null),
+    (index) => listed(index ? [...new Set(index.map((row) => row.name))] : caller?.models ?? []),
+    (error) => { if (loaded !== caller) result.replaceChildren(failure(error, () => ask())); }),
+  hide: stopCamera,
+  reset() {
+    loaded = undefined;
+    chosen = '';
+    select.replaceChildren();
+    empty();
+  },
+});
 
 /** The model that the address names. */
 function wanted() {
@@ -57,23 +61,10 @@ function wanted() {
   }
 }
 
-/** Lists the models, which may be others than at the last look. The form stays while its model is there. */
-export async function show() {
-  const by = caller;
-  let names = by?.models ?? [];
-  try {
-    if (may('view')) {
-      const index = await post('/v2/repository/index', { ready: true });
-      names = [...new Set(index.map((row) => row.name))];
-    }
-  } catch (error) {
-    if (by === caller && loaded !== by) result.replaceChildren(failure(error, () => ask()));
-    return;
-  }
-  if (by !== caller) return;
-
-  const isNew = loaded !== by;
-  loaded = by;
+/** Offers the models. The form stays while its model is there. */
+async function listed(names) {
+  const isNew = loaded !== caller;
+  loaded = caller;
   select.replaceChildren(...names.map((name) => h('option', { value: name }, name)));
   select.disabled = names.length === 0;
   const asked = wanted();
@@ -121,24 +112,17 @@ async function choose(name) {
   empty();
   chosen = name;
   about.textContent = 'Loading …';
-  const { signal } = turn;
-  let found;
-  try {
-    found = await get(`/v2/models/${encodeURIComponent(name)}`, { signal });
-  } catch (error) {
-    if (signal.aborted) return;
+  await answered((signal) => get(`/v2/models/${encodeURIComponent(name)}`, { signal }), (found) => {
+    model = found;
+    const kind = model.properties?.pipeline;
+    const form = FORMS[kind] ?? tensorForm;
+    about.textContent = `${kind ? kind.replaceAll('_', ' ') : 'tensors'} · version ${model.versions?.join(', ') ?? ''} · ${runtime(model.platform)}`;
+    input.replaceChildren(...form(model).flat().filter(Boolean));
+  }, (error) => {
     chosen = '';
     about.textContent = '';
     result.replaceChildren(failure(error, () => ask()));
-    return;
-  }
-  if (signal.aborted) return;
-
-  model = found;
-  const kind = model.properties?.pipeline;
-  const form = FORMS[kind] ?? tensorForm;
-  about.textContent = `${kind ? kind.replaceAll('_', ' ') : 'tensors'} · version ${model.versions?.join(', ') ?? ''} · ${runtime(model.platform)}`;
-  input.replaceChildren(...form(model).flat().filter(Boolean));
+  }, turn.signal);
 }
 
 const FORMS = {
@@ -338,13 +322,12 @@ async function run(of, request, draw) {
   result.replaceChildren(h('div', { class: 'empty' }, h('p', null, 'Asking … ', passed),
     h('button', { type: 'button', class: 'small', 'data-action': 'cancel', on: { click: cancel } }, 'Cancel')));
   said.textContent = 'Asking';
-  try {
+  await answered(async () => {
     const response = await send(pathOf(of), { method: 'POST', headers: { 'content-type': request.type }, body: request.body, signal });
     const answer = request.isText ? await response.text() : await response.json();
     const measured = performance.now() - began;
-    if (signal.aborted) return;
-    const drawn = await draw(answer, signal);
-    if (signal.aborted) return;
+    return { answer, measured, drawn: await draw(answer, signal) };
+  }, ({ answer, measured, drawn }) => {
     const raw = request.isText ? answer : JSON.stringify(answer, null, 1);
     result.replaceChildren(...[
       h('h2', null, 'Answer'), ...drawn,
@@ -354,13 +337,12 @@ async function run(of, request, draw) {
       commands({ ...request, path: pathOf(of), topic: topicOf(of) }),
     ].flat(Infinity).filter(Boolean));
     said.textContent = `The answer is here. ${result.querySelector('.sum')?.textContent ?? ''}`;
-  } catch (error) {
-    if (signal.aborted) return;
+  }, (error) => {
     said.textContent = '';
     // The same from a program would fail in the same way.
     result.replaceChildren(failure(error, () => ask()));
-  } finally {
-    isOver.abort();
-  }
+  }, signal);
+  isOver.abort();
+  if (signal.aborted) return;
   result.removeAttribute('aria-busy');
 }

@@ -1,33 +1,44 @@
+// @ts-check
 // What is unusual: the events of figures, the marks in the plots, and "this was normal".
 
 import { get, post } from './api.js';
 import { h, moment } from './dom.js';
-import { caller } from './key.js';
-import { action, refreshed, replace, sayUnlessRefused, tell, tellFailure } from './parts.js';
-import { actions, cell, list, row, title } from './table.js';
+import { keyedTable } from './keyed.js';
+import { action, replace, tell } from './parts.js';
+import { part } from './section.js';
+import { actions, cell, row, title } from './table.js';
 
 const INTERVAL_MS = 60_000;
 const EVENTS_SHOWN = 20;
 const ENDS = { usual: 'as usual again', new_normal: 'usual now', called_normal: 'called normal', limit_far: 'limit far', forgotten: 'not watched' };
 
 let known = null;
-let isBusy = false;
 let drawMarks = () => {};
-export const place = h('div');
+const place = h('div');
+const table = keyedTable('Unusual figures', ['Figure', 'Began', 'Ended', 'Event', ''], ({ series, column, began }) => `${series} ${column} ${began}`, drawEvent);
 
-const followed = refreshed(INTERVAL_MS, async (signal) => { if (!isBusy) await load(signal); });
-export const { show, hide } = followed;
+export const unusual = part({
+  every: INTERVAL_MS,
+  place,
+  isQuiet: true,
+  needs: ['view'],
+  load: (signal) => get('/unusual', { quiet: true, signal }),
+  draw(found) {
+    known = found;
+    draw();
+    drawMarks();
+  },
+  reset() {
+    known = null;
+    table.update([]);
+    drawMarks();
+  },
+});
 
-/** Calls `draw` after each change of the marks. */
-export function build(draw) {
-  drawMarks = draw;
-}
-
-export function changed() {
-  hide();
-  isBusy = false;
-  known = null;
-  place.replaceChildren();
+/** The element of this part. `listener` runs after each change of the marks. */
+export function build(listener) {
+  drawMarks = listener;
+  return place;
 }
 
 /** The marks of the plot of these columns of the box: what is usual in the next minute and was in the last day, and the times of events in ms. */
@@ -47,18 +58,6 @@ function pastOf(bands) {
   return low.map((value, index) => ({ time: timeOf(index), low: value, high: high[index] }));
 }
 
-async function load(signal) {
-  try {
-    const found = await get('/unusual', { quiet: true, signal });
-    if (signal.aborted || isBusy) return;
-    known = found;
-    draw();
-    drawMarks();
-  } catch (error) {
-    if (!signal.aborted) sayUnlessRefused(place, error);
-  }
-}
-
 function draw() {
   const { series, events } = known;
   const learning = series.filter(({ needed_minutes: needed }) => needed > 0);
@@ -66,8 +65,8 @@ function draw() {
   const words = !series.length ? 'No figures are watched.'
     : learning.length ? `${learning.length} of ${series.length} figures are still learnt, for ${Math.ceil(most / 60)} more hours at most.`
       : `${series.length} figures are watched.`;
-  replace(place, h('h2', null, 'What was unusual'), h('p', { class: 'detail' }, words),
-    events.length > 0 && list('Unusual figures', ['Figure', 'Began', 'Ended', 'Event', ''], events.slice(0, EVENTS_SHOWN).map(drawEvent)));
+  table.update(events.slice(0, EVENTS_SHOWN));
+  replace(place, h('h2', null, 'What was unusual'), h('p', { class: 'detail' }, words), events.length > 0 && table.element);
 }
 
 function drawEvent(event) {
@@ -83,16 +82,7 @@ function drawEvent(event) {
     actions(isTeachable && action('This was normal', `${series} ${column}`, 'operate', 'operator or admin', (button) => callNormal(button, event))));
 }
 
-async function callNormal(button, { series, column }) {
-  const by = caller;
-  isBusy = true;
-  button.setAttribute('aria-disabled', 'true');
-  try {
-    await post(`/unusual/${encodeURIComponent(series)}/${encodeURIComponent(column)}/normal`);
-    if (by === caller) tell('The same is not reported again.');
-  } catch (error) {
-    if (by === caller) tellFailure(error);
-  }
-  isBusy = false;
-  followed.reload();
+function callNormal(button, { series, column }) {
+  return unusual.order(button, () => post(`/unusual/${encodeURIComponent(series)}/${encodeURIComponent(column)}/normal`),
+    () => tell('The same is not reported again.'));
 }

@@ -1,9 +1,11 @@
+// @ts-check
 // Signed updates: the state of each subject, its rollout step by step, and the orders of the administrator.
 
 import { get, post } from './api.js';
 import { failure, h, moment, time, withCommands } from './dom.js';
-import { caller } from './key.js';
-import { action, confirm, facts, filled, refreshed, replace, say, tell, tellFailure } from './parts.js';
+import { keyed } from './keyed.js';
+import { action, confirm, facts, replace, say, tell } from './parts.js';
+import { part, section as sectionOf } from './section.js';
 import { cell, list, row, title } from './table.js';
 
 const STAGES = {
@@ -21,51 +23,49 @@ const IDLE_MS = 5000;
 // Metadata is renewed well before.
 const EXPIRES_SOON_MS = 24 * 3600 * 1000;
 
-let due = 0;
-let isBusy = false;
+let pause = IDLE_MS;
 const trouble = h('div');
 const place = h('div', { class: 'stack' });
+const rollouts = h('div', { class: 'stack' });
+const drawSubjects = keyed(rollouts, ({ subject }) => subject, drawSubject);
 
-const followed = refreshed(TRIAL_MS, async (signal) => { if (!isBusy && Date.now() >= due) await load(signal); });
-export const { hide } = followed;
+const updates = part({
+  every: () => pause,
+  place,
+  needs: ['view', 'The state of updates needs the role viewer, operator, auditor or admin.'],
+  load: (signal) => get('/updates', { signal }).catch((error) => { if (error.status !== 409) throw error; }),
+  draw(state) {
+    if (state) draw(state);
+    else replace(place, h('p', { class: 'notice' }, withCommands(UNCONFIGURED)));
+  },
+  reset() {
+    trouble.replaceChildren();
+    drawSubjects([]);
+  },
+});
 
-export function show() {
-  due = 0;
-  followed.show();
-}
-
-export function build(section) {
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), trouble, place);
-}
-
-export function changed() {
-  hide();
-  isBusy = false;
-  for (const one of [trouble, place]) one.replaceChildren();
-}
-
-const load = (loading) => filled(place, 'The state of updates', async (signal) => {
-  due = Date.now() + IDLE_MS;
-  const updates = await get('/updates', { signal }).catch((error) => { if (error.status !== 409) throw error; });
-  if (signal.aborted) return;
-  if (updates && !isBusy) draw(updates);
-  if (!updates) place.replaceChildren(h('p', { class: 'notice' }, withCommands(UNCONFIGURED)));
-}, loading);
+export const section = sectionOf({
+  parts: [updates],
+  build(element) {
+    element.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), trouble, place);
+  },
+});
 
 function draw({ repository, checked, error, published, roles, subjects }) {
-  due = Date.now() + (subjects.some((one) => one.trial) ? TRIAL_MS : IDLE_MS) - TRIAL_MS / 2;
+  pause = subjects.some((one) => one.trial) ? TRIAL_MS : IDLE_MS;
   const values = { Repository: repository, 'Last check that succeeded': moment(checked), 'Rollouts published': moment(published) };
   const role = ([name, { version, expires }]) => {
     const left = expires ? Date.parse(expires) - Date.now() : Infinity;
     return row(title(name), cell('Version', version), cell('Valid until', expires ? moment(expires) : 'not known yet',
       left < EXPIRES_SOON_MS && h('span', { class: `badge ${left < 0 ? 'fail' : 'warn'}` }, left < 0 ? 'expired' : 'within a day')));
   };
+  drawSubjects(subjects);
   say(trouble, error && failure({ message: `The last check failed: ${error}` }));
   replace(place,
     h('div', { class: 'card' }, h('div', { class: 'row' }, facts(values),
       action('Check now', 'for updates', 'operate', 'operator or admin', (button) => order(button, '/updates/check', 'Check for updates now?',
         `The box asks ${repository} for new rollouts, and tries at once what waits for its next attempt.`, 'Check now', 'The check has succeeded.')))),
-    subjects.length ? subjects.map(drawSubject) : h('p', { class: 'notice' }, 'No rollout is for this box yet.'),
+    subjects.length ? rollouts : h('p', { class: 'notice' }, 'No rollout is for this box yet.'),
     h('details', { class: 'card', 'data-action': 'trust' }, h('summary', null, 'Trust: who signed, and until when'), list('Roles of the signed metadata', ['Role', 'Version', 'Valid until'], Object.entries(roles).map(role))));
 }
 
@@ -110,18 +110,8 @@ function drawSubject(one) {
 
 async function order(button, path, question, details, verb, done) {
   if (!await confirm(question, details, verb)) return;
-  const by = caller;
-  isBusy = true;
-  button.setAttribute('aria-disabled', 'true');
-  try {
-    const updates = await post(path);
-    if (by !== caller) return;
+  await updates.order(button, () => post(path), (state) => {
     tell(done);
-    draw(updates);
-  } catch (error) {
-    if (by !== caller) return;
-    tellFailure(error);
-    button.removeAttribute('aria-disabled');
-  }
-  isBusy = false;
+    draw(state);
+  });
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // Verifies an audit log (C2SP tlog-tiles, signed notes) with a verifier key. `files(path)` gives the bytes of a file, or
 // `null`. The signature proves the root, the root the hashes at the right edge of the tree, and a proven hash the tile or
 // record below it: so each change is found in its own place.

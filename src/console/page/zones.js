@@ -1,3 +1,4 @@
+// @ts-check
 // Draws a zone on the picture of a camera, and writes its lines of configuration.
 
 import { h, svg } from './dom.js';
