@@ -14,7 +14,7 @@ published = $(if $(PUBLISHER),--publisher $(PUBLISHER))
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-documents setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform test-fleet test-documents soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-typescript setup-documents setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform test-fleet test-documents soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -87,13 +87,17 @@ setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT disc
 setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-platform and test-peers-all
 	$(PYTHON) benches/peers/fetch.py axe
 
+setup-typescript: setup-peers ## install the TypeScript compiler, which checks the types of the page, into .ledge/peers/typescript (once), for test-peers
+	@mkdir -p .ledge/peers/typescript && cp tests/peers/typescript/package*.json .ledge/peers/typescript
+	npm ci --ignore-scripts --no-audit --no-fund --prefix .ledge/peers/typescript
+
 setup-documents: setup-test ## install what reads PDF files into .ledge/peers/documents (once), for benches/documents/collect.py
 	$(PYTHON) benches/peers/fetch.py documents
 
-test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
+test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-typescript ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
 	@failed=0; $(MAKE) -k test-documents test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
-test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-azure setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-typescript ## the same with every client, CPU, attack and package (before a release)
 	@failed=0; $(MAKE) -k test-quantize test-documents test-platform test-fleet || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models and the image on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)

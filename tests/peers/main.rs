@@ -79,6 +79,7 @@ mod openai;
 mod overlaps;
 mod packages;
 mod page;
+mod page_types;
 mod platform;
 mod poison;
 mod presence;
