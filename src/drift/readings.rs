@@ -2,13 +2,14 @@
 //!
 //! * A row of a table, or of an input with at most [`WIDTH_MAX`] numbers a row: each column.
 //! * A larger tensor, such as a picture or an embedding: the mean and the standard deviation of a sample of it.
-//! * A photograph: width, height and bytes of its file. A document: its bytes. A text: its characters.
+//! * A photograph: width, height and bytes of its file; brightness and sharpness where the model ran for it. A document: its bytes. A text: its characters.
 //! * Scores of classes: the best class and its score. A class: its number. Detections: the
 //!   number of objects. Texts: their characters.
 
 use ledge_base::tensor::{DataType, Tensor, to_f64};
 use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::kind::PipelineSection;
+use ledge_engine::pipeline::picture_reading::PictureReading;
 use ledge_engine::pipeline::picture_size::picture_size;
 use ledge_engine::pipeline::table::ColumnType;
 use ledge_models::repository::{LoadedModel, agreement};
@@ -37,7 +38,7 @@ type Rows = Vec<Vec<ColumnReading>>;
 pub fn of_call(model: &LoadedModel, inputs: &ObservedInputs, outputs: &[(String, Tensor)]) -> Rows {
     let mut rows = match inputs {
         ObservedInputs::Tensors(inputs) => of_tensors(model, inputs),
-        ObservedInputs::Content(content) => of_content(model, content),
+        ObservedInputs::Content(content, picture) => of_content(model, content, *picture),
     };
     if rows.is_empty() {
         return rows;
@@ -175,7 +176,7 @@ fn summary(tensor: &Tensor) -> Option<(f64, f64)> {
     Some((mean, variance.sqrt()))
 }
 
-fn of_content(model: &LoadedModel, content: &CallContent) -> Rows {
+fn of_content(model: &LoadedModel, content: &CallContent, picture: Option<PictureReading>) -> Rows {
     let bytes = |file: &[u8]| ColumnReading {
         name: "file size".to_owned(),
         side: Side::Input,
@@ -184,6 +185,11 @@ fn of_content(model: &LoadedModel, content: &CallContent) -> Rows {
     match content {
         CallContent::Photograph(file) => {
             let mut rows = vec![vec![bytes(file)]];
+            if let Some(PictureReading { brightness, sharpness }) = picture {
+                for (name, figure) in [("brightness", brightness), ("sharpness", sharpness)] {
+                    add(&mut rows, 0, name, Side::Input, Reading::Number(f64::from(figure) / 10.0));
+                }
+            }
             if let Ok((width, height)) = picture_size(file) {
                 for (name, side) in [("picture width", width), ("picture height", height)] {
                     add(&mut rows, 0, name, Side::Input, Reading::Number(f64::from(side)));

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::pipeline::picture_reading::PictureReading;
+
 /// The bits of integers of callers that are not limited.
 pub(crate) const ALL_BITS: u32 = 64;
 
@@ -304,6 +306,8 @@ pub struct RunResult {
     /// The CPU time of the thread that ran it, as far as it was measured, without a runtime's own threads; of a run
     /// with a pipeline, with that of the pipeline.
     pub cpu: Duration,
+    /// The figures of the photographs of its calls; empty where the calls had none.
+    pub pictures: Vec<PictureReading>,
 }
 
 /// The phases of one run.

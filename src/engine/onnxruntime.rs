@@ -308,7 +308,7 @@ impl OnnxRuntimeBackend {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let time = ComputeTime::between(start, staged, inferred, Instant::now());
-        Ok(RunResult { outputs, time, cpu: Duration::ZERO })
+        Ok(RunResult { outputs, time, ..RunResult::default() })
     }
 }
 

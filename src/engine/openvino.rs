@@ -430,7 +430,7 @@ impl Backend for OpenVinoBackend {
             .collect::<Result<Vec<_>, _>>()?;
         self.is_sound = true;
         let time = ComputeTime::between(start, staged, inferred, Instant::now());
-        Ok(RunResult { outputs, time, cpu: Duration::ZERO })
+        Ok(RunResult { outputs, time, ..RunResult::default() })
     }
 }
 

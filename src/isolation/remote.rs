@@ -335,7 +335,7 @@ fn outputs(
     head: RunHead,
     ExpectedOutputs { calls, asked, others }: &ExpectedOutputs<'_>,
 ) -> Result<RunResult, String> {
-    let RunHead { outputs: heads, time } = head;
+    let RunHead { outputs: heads, time, pictures } = head;
     let of_call = asked.len() + others;
     if heads.len() != calls * of_call {
         return Err(format!("gave {} outputs, {} were asked for", heads.len(), calls * of_call));
@@ -350,7 +350,10 @@ fn outputs(
         }
         outputs.push(tensor(channel, head)?);
     }
-    Ok(RunResult { outputs, time, cpu: Duration::ZERO })
+    if !pictures.is_empty() && pictures.len() != *calls {
+        return Err(format!("gave figures of {} pictures for {calls} calls", pictures.len()));
+    }
+    Ok(RunResult { outputs, time, cpu: Duration::ZERO, pictures })
 }
 
 /// A tensor that a child left, copied and then checked.

@@ -10,6 +10,7 @@ use ledge_engine::backend::{
 };
 use ledge_engine::files::ModelFileFacts;
 use ledge_engine::pipeline::chain::LeaseId;
+use ledge_engine::pipeline::picture_reading::PictureReading;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{PipelineRunError, PipelineRunHead, PipelineRunTimes};
 use ledge_engine::warm_up::WarmUp;
@@ -178,6 +179,8 @@ pub struct AnswerHead {
 pub struct RunHead {
     pub outputs: Vec<TensorHead>,
     pub time: ComputeTime,
+    /// See [`ledge_engine::backend::RunResult::pictures`].
+    pub pictures: Vec<PictureReading>,
 }
 
 /// Reads a message of a child: the first byte says if it is one over the socket or the head of an answer. True when it

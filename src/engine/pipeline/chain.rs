@@ -253,7 +253,7 @@ pub fn prepared<R: Serialize>(
         drop(hold);
         Ok(vec![result_tensor(&result)?])
     };
-    Ok(PreprocessedInputs { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+    Ok(PreprocessedInputs { inputs: vec![input], postprocess: Some(Box::new(postprocess)), picture: None })
 }
 
 /// The result of a step as a `BYTES` tensor of one element.

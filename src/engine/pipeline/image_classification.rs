@@ -16,6 +16,7 @@ use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
 use super::kind;
 use super::kind::{GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
+use super::picture_reading::PictureReading;
 use super::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
 use super::prepared_inputs::PreprocessedInputs;
 use super::quantization::Quantization;
@@ -231,7 +232,8 @@ impl Pipeline for Classifier {
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| PreprocessError::Content(error.to_string()))?];
-        Ok(PreprocessedInputs { inputs, postprocess: None })
+        let picture = PictureReading::of(photograph.image());
+        Ok(PreprocessedInputs { inputs, postprocess: None, picture })
     }
 
     fn outputs(&self) -> &[usize] {

@@ -24,6 +24,7 @@
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
 //! * `orientation.rs` - the rotation and mirroring of a photograph, by its Exif data
+//! * `picture_reading.rs` - brightness and sharpness of a photograph
 //! * `picture_size.rs` - the size of a photograph by its header
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
@@ -61,6 +62,7 @@ pub mod kind;
 mod object_detection;
 mod orientation;
 pub mod preparation;
+pub mod picture_reading;
 pub mod picture_size;
 mod prepared_inputs;
 pub mod quantization;

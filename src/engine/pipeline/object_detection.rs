@@ -37,6 +37,7 @@ use super::kind;
 use super::kind::{
     ExpectedDetection, GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow,
 };
+use super::picture_reading::PictureReading;
 use super::preparation::{ChannelOrder, ImagePreparation, PictureFit, PicturePlacement, TensorLayout};
 use super::prepared_inputs::PreprocessedInputs;
 use super::quantization::Quantization;
@@ -395,12 +396,13 @@ impl Pipeline for Detector {
     ) -> Result<PreprocessedInputs, PreprocessError> {
         let preparation = self.decoder.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
-        let picture = photograph.size();
+        let size = photograph.size();
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| PreprocessError::Content(error.to_string()))?];
         let decoder = self.decoder.clone();
-        let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));
-        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess) })
+        let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, size));
+        let picture = PictureReading::of(photograph.image());
+        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess), picture })
     }
 
     fn outputs(&self) -> &[usize] {

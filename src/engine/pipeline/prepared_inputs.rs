@@ -5,6 +5,7 @@ use std::fmt;
 use ledge_base::tensor::Tensor;
 
 use super::error::PostprocessError;
+use super::picture_reading::PictureReading;
 
 /// The tensors that a pipeline makes of the bytes of a caller.
 pub struct PreprocessedInputs {
@@ -13,6 +14,8 @@ pub struct PreprocessedInputs {
     /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
     /// the outputs are the results.
     pub postprocess: Option<Postprocess>,
+    /// Of a photograph.
+    pub picture: Option<PictureReading>,
 }
 
 /// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`](super::kind::Pipeline::outputs).

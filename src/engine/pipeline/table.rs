@@ -307,7 +307,7 @@ impl Pipeline for TablePredictor {
         hold.grow(cells.saturating_mul(size_of::<TableCell>()).saturating_add(content.json().len()))?;
         let rows = TableRows::read(self.names.clone(), content).map_err(PreprocessError::Content)?;
         let inputs = self.tensors(&rows).map_err(PreprocessError::Content)?;
-        Ok(PreprocessedInputs { inputs, postprocess: None })
+        Ok(PreprocessedInputs { inputs, postprocess: None, picture: None })
     }
 
     fn outputs(&self) -> &[usize] {

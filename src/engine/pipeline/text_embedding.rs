@@ -362,7 +362,7 @@ impl Pipeline for Embedder {
             [output] => pool.results(output, &tokens),
             _ => Err(PostprocessError::Outputs("the run gave no output".to_owned())),
         });
-        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess) })
+        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess), picture: None })
     }
 
     fn outputs(&self) -> &[usize] {

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::input::{InvalidRunParts, PipelineRunHead, PipelineRunInput};
 use super::error::{PostprocessError, PreprocessError};
 use super::kind::Pipeline;
+use super::picture_reading::PictureReading;
 use super::prepared_inputs::{Postprocess, PreprocessedInputs};
 use crate::backend::{Backend, ComputeTime, ModelRunError, RunActivity, RunContext, RunInputs, RunResult};
 use crate::batch::{UnbatchableOutput, concat, split};
@@ -139,7 +140,7 @@ fn run_measured(
     });
     let joined = prepared.map_err(PipelineRunError::from).and_then(JoinedInputs::new);
     times.pipeline_cpu = thread_cpu_time().saturating_sub(cpu);
-    let JoinedInputs { inputs, rows, postprocess } = joined?;
+    let JoinedInputs { inputs, rows, postprocess, pictures } = joined?;
     times.prepare = start.elapsed();
 
     let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
@@ -154,7 +155,7 @@ fn run_measured(
     times.compute = Some(time);
     if postprocess.iter().all(Option::is_none) {
         let outputs = outputs.into_iter().flatten().collect();
-        return Ok(RunResult { outputs, time, ..RunResult::default() });
+        return Ok(RunResult { outputs, time, pictures, ..RunResult::default() });
     }
 
     let (start, cpu) = (Instant::now(), thread_cpu_time());
@@ -167,7 +168,8 @@ fn run_measured(
     });
     times.pipeline_cpu += thread_cpu_time().saturating_sub(cpu);
     times.postprocess = start.elapsed();
-    Ok(RunResult { outputs: results?.into_iter().flatten().collect(), time, ..RunResult::default() })
+    let outputs = results?.into_iter().flatten().collect();
+    Ok(RunResult { outputs, time, pictures, ..RunResult::default() })
 }
 
 /// The inputs of all calls of a run.
@@ -176,10 +178,13 @@ struct JoinedInputs {
     /// The rows of each call. Not read for a single one.
     rows: Vec<usize>,
     postprocess: Vec<Option<Postprocess>>,
+    /// Of each call, or none.
+    pictures: Vec<PictureReading>,
 }
 
 impl JoinedInputs {
     fn new(prepared: Vec<PreprocessedInputs>) -> Result<Self, PipelineRunError> {
+        let pictures = prepared.iter().map(|prepared| prepared.picture).collect::<Option<_>>().unwrap_or_default();
         let (mut inputs, postprocess): (Vec<_>, Vec<_>) =
             prepared.into_iter().map(|prepared| (prepared.inputs, prepared.postprocess)).unzip();
         let rows =
@@ -193,7 +198,7 @@ impl JoinedInputs {
             let reason = "they cannot be one batch, or there is no memory for it".to_owned();
             ModelRunError::Input { name: "of several calls".to_owned(), reason }
         })?;
-        Ok(Self { inputs, rows, postprocess })
+        Ok(Self { inputs, rows, postprocess, pictures })
     }
 }
 

@@ -192,5 +192,5 @@ fn written(run: &RunResult, area: &mut AreaWriter<'_>) -> Result<RunHead, ModelR
         })
     };
     let outputs = run.outputs.iter().map(write).collect::<Result<_, _>>()?;
-    Ok(RunHead { outputs, time: run.time })
+    Ok(RunHead { outputs, time: run.time, pictures: run.pictures.clone() })
 }

@@ -168,7 +168,7 @@ fn wall_times(waits: Vec<(&'static str, Duration)>, steps: &[StepTimes]) -> Fini
     for step in steps {
         sum += step.run;
     }
-    let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu: Duration::ZERO };
+    let result = RunResult { time: shortened(sum, run), ..RunResult::default() };
     FinishedRun {
         run: result,
         queue: all.saturating_sub(worked),

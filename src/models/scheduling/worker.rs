@@ -8,6 +8,7 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, ModelRunError, RunContext, RunResult};
 use ledge_engine::batch::{UnbatchableOutput, concat, split};
 use ledge_engine::cores;
+use ledge_engine::pipeline::picture_reading::PictureReading;
 use ledge_engine::pipeline::work::{
     self, FinishedPipelineRun, PipelineCall, PipelineRun, PipelineRunError, PipelineRunTimes,
 };
@@ -188,12 +189,14 @@ fn run(task: &RunningTask<'_>, instance: &mut ModelInstance, mut jobs: Vec<Infer
     let _permit = is_elsewhere.then(|| if is_exclusive { shared.gate.exclusive() } else { shared.gate.shared() });
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
-            Ok(Ok(Some(BatchResult { answers, time, cpu, times }))) => {
+            Ok(Ok(Some(BatchResult { answers, time, cpu, times, pictures }))) => {
                 let rows = jobs.iter().map(|job| job.rows).sum::<usize>().max(1);
+                let mut pictures = pictures.into_iter();
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let cpu_share = cpu * u32::try_from(job.rows).unwrap_or(1) / u32::try_from(rows).unwrap_or(1);
                     let queue = taken.saturating_duration_since(job.queued);
-                    let run = RunResult { outputs, time, ..RunResult::default() };
+                    let pictures = pictures.next().into_iter().collect();
+                    let run = RunResult { outputs, time, pictures, ..RunResult::default() };
                     let InferJob { inputs, reply, .. } = job;
                     // The memory of the input is free when its caller has the answer.
                     drop(inputs);
@@ -347,6 +350,8 @@ struct BatchResult {
     cpu: Duration,
     /// The times of all jobs together, without their queues.
     times: JobTimes,
+    /// Of each job, or none.
+    pictures: Vec<PictureReading>,
 }
 
 /// The end of the process of a joint run.
@@ -370,12 +375,13 @@ fn run_together(
     let failure = if let Some(parts) = jobs.iter().map(InferJob::tensors).collect::<Option<Vec<_>>>() {
         let Some(inputs) = concat(&parts) else { return Ok(Ok(None)) };
         match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
-            Ok(RunResult { outputs, time, cpu }) => {
+            Ok(RunResult { outputs, time, cpu, .. }) => {
                 return Ok(Ok(Some(BatchResult {
                     answers: split(&outputs, &rows)?,
                     time,
                     cpu,
                     times: JobTimes::default(),
+                    pictures: Vec::new(),
                 })));
             }
             Err(error) => error,
@@ -385,10 +391,10 @@ fn run_together(
         let FinishedPipelineRun { result, times } =
             run_raw(task, instance, &raw, &first.outputs, rows.iter().sum(), deadline);
         match result {
-            Ok(RunResult { outputs, time, cpu }) => {
+            Ok(RunResult { outputs, time, cpu, pictures }) => {
                 let of_job = (outputs.len() / jobs.len()).max(1);
                 let answers = outputs.chunks(of_job).map(<[Tensor]>::to_vec).collect();
-                return Ok(Ok(Some(BatchResult { answers, time, cpu, times: times.into() })));
+                return Ok(Ok(Some(BatchResult { answers, time, cpu, times: times.into(), pictures })));
             }
             Err(PipelineRunError::Run(error)) => error,
             Err(PipelineRunError::NotBatched(error)) => return Err(error),

@@ -8,6 +8,7 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
+use ledge_engine::pipeline::picture_reading::PictureReading;
 
 use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::cache::{CacheKey, JoinOutcome, ResponseCache};
@@ -25,6 +26,8 @@ pub(super) struct ModelAnswer {
     pub timings: Timings,
     pub cache: Option<CacheOutcome>,
     pub counted: CallStatistics,
+    /// Of a photograph that the model ran for.
+    pub picture: Option<PictureReading>,
 }
 
 impl ModelAnswer {
@@ -48,7 +51,8 @@ impl ModelAnswer {
         // For a call that joined another, the look-up was the wait.
         let queue = if cache == CacheOutcome::Joined { lookup } else { Duration::ZERO };
         let timings = Timings { queue, ..Timings::default() };
-        Self { outputs: outputs.to_vec(), timings, cache: Some(cache), counted: CallStatistics::Hit { lookup } }
+        let counted = CallStatistics::Hit { lookup };
+        Self { outputs: outputs.to_vec(), timings, cache: Some(cache), counted, picture: None }
     }
 }
 
@@ -108,7 +112,8 @@ fn into_answer(
     let compute = run.time;
     let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess, cpu: run.cpu, stages };
     let counted = CallStatistics::Run { batch, queue, compute, cpu: cpu_share, missed: None };
-    Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
+    let picture = run.pictures.first().copied();
+    Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted, picture })
 }
 
 /// Returns the answer under `key`, or else computes it. `times.since` is the time at which the computation of the key

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::content::CallContent;
+use ledge_engine::pipeline::picture_reading::PictureReading;
 
 use crate::repository::LoadedModel;
 
@@ -22,7 +23,7 @@ pub trait CallObserver: Debug + Send + Sync {
 pub enum ObservedInputs {
     /// By the names of the model's inputs.
     Tensors(Vec<(String, Tensor)>),
-    Content(CallContent),
+    Content(CallContent, Option<PictureReading>),
 }
 
 /// The part that looks, once it is known.

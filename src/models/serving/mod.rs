@@ -424,7 +424,7 @@ impl Serving {
         let pipeline = content_pipeline(model, content.input())?;
         let content = self.with_feature_cells(model, pipeline, content, call.principal, &account).await?;
         call.given(|| tagged(&content));
-        let sampled = self.observer.sample(model, || ObservedInputs::Content(content.clone()));
+        let mut sampled = self.observer.sample(model, || ObservedInputs::Content(content.clone(), None));
         let run =
             |content, terms| run_content(model, pipeline, (content, account.clone()), self.limits, terms, started);
         let answer = match self.cache(model) {
@@ -436,6 +436,9 @@ impl Serving {
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
+        if let Some(ObservedInputs::Content(_, picture)) = &mut sampled {
+            *picture = answer.picture;
+        }
         let (mut response, counted) = answer.into_response(model, model.result_names(pipeline.as_ref()));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(&response.outputs);
