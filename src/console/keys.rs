@@ -166,13 +166,7 @@ fn new_key(body: &[u8], now_ms: u64) -> Result<NewApiKey, ApiError> {
     let wrong = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
     let new: NewKeyBody = serde_json::from_slice(body)
         .map_err(|error| wrong(format!("the body does not describe a new key: {}", in_json(&error.to_string()))))?;
-    if new.roles.is_empty() {
-        return Err(wrong("roles: name at least one role; GET /roles says what each may".to_owned()));
-    }
-    // A key for no model is useless, and a program that forgot to fill the list must not get one for all models.
-    if new.models.as_ref().is_some_and(Vec::is_empty) {
-        return Err(wrong("models: name at least one model, or leave it out for all models".to_owned()));
-    }
+    check_grant(&new.roles, new.models.as_deref())?;
     Ok(NewApiKey {
         name: new.name,
         roles: new.roles,
@@ -182,6 +176,19 @@ fn new_key(body: &[u8], now_ms: u64) -> Result<NewApiKey, ApiError> {
         max_rate: new.max_rate,
         max_concurrent: new.max_concurrent,
     })
+}
+
+/// Refuses a key or a sign-in without a role, and one for no model. It would be useless, and a program that forgot to
+/// fill the list of models must not get one for all of them.
+pub(crate) fn check_grant(roles: &[Role], models: Option<&[ModelName]>) -> Result<(), ApiError> {
+    let message = if roles.is_empty() {
+        "roles: name at least one role; GET /roles says what each may"
+    } else if models.is_some_and(<[_]>::is_empty) {
+        "models: name at least one model, or leave it out for all models"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::new(StatusCode::BAD_REQUEST, message))
 }
 
 /// Marks an answer that no cache may keep.

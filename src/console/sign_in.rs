@@ -9,10 +9,11 @@ use ledge_base::names::{KeyName, ModelName};
 use ledge_base::serde_messages::in_json;
 use ledge_identity::access::{CallerAccess, Role, ViewScope};
 use ledge_identity::authentication::{
-    BegunSession, CODE_LIFETIME, Caller, CallerProof, CredentialError, Peer, SESSION_LIFETIME, SessionEnd, SignInError,
+    BegunSession, CODE_LIFETIME, Caller, CallerProof, ListedSession, Peer, SESSION_LIFETIME, SessionEnd, SignInError,
     SignInGrant, SignInSecret,
 };
 use ledge_identity::sign_in::{SessionHalves, SessionId, SessionSecret};
+use ledge_part::access::refused_credential;
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::reply::json;
@@ -22,7 +23,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::http::ANY_ROLE;
-use crate::keys::{KeysHttpState, unstored};
+use crate::keys::{KeysHttpState, check_grant, unstored};
+
+/// The largest body of a sign-in, in bytes. Its sender has no permission yet.
+const SIGN_IN_BYTES_MAX: usize = 1024;
 
 /// The routes of sign-in.
 pub const ROUTES: &[Route<KeysHttpState>] = &[
@@ -54,9 +58,12 @@ async fn sign_in(
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let received = body::read(&parts, body, &served.context).await?;
-    let body: SignInBody = serde_json::from_slice(&received.bytes).map_err(|error| {
+    let (received, _) = body::peek(request.into_body(), SIGN_IN_BYTES_MAX + 1).await;
+    if received.len() > SIGN_IN_BYTES_MAX {
+        let message = format!("the body is larger than {SIGN_IN_BYTES_MAX} bytes, the most for a sign-in");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    let body: SignInBody = serde_json::from_slice(&received).map_err(|error| {
         let message = format!("{}: expected {{\"code\": CODE}} or {{\"key\": KEY}}", in_json(&error.to_string()));
         ApiError::new(StatusCode::BAD_REQUEST, message)
     })?;
@@ -72,15 +79,10 @@ async fn sign_in(
 }
 
 fn sign_in_error(error: &SignInError) -> ApiError {
-    let message = error.to_string();
     match error {
-        SignInError::Credential(CredentialError::TooMany { wait }) => {
-            ApiError::later(StatusCode::TOO_MANY_REQUESTS, message, *wait)
-        }
-        SignInError::Credential(CredentialError::Unreadable) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
-        SignInError::Credential(_) => ApiError::new(StatusCode::UNAUTHORIZED, message),
-        SignInError::Transport => ApiError::new(StatusCode::FORBIDDEN, message),
-        SignInError::Random => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message),
+        SignInError::Credential(refused) => refused_credential(refused),
+        SignInError::Transport => ApiError::new(StatusCode::FORBIDDEN, error.to_string()),
+        SignInError::Random => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
@@ -141,15 +143,9 @@ async fn make_code(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let received = body::read(&parts, body, &served.context).await?;
-    let wrong = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
-    let CodeBody { name, roles, models, feature_views } =
-        serde_json::from_slice(&received.bytes).map_err(|error| wrong(in_json(&error.to_string())))?;
-    if roles.is_empty() {
-        return Err(wrong("roles: name at least one role; GET /roles says what each may".to_owned()));
-    }
-    if models.as_ref().is_some_and(Vec::is_empty) {
-        return Err(wrong("models: name at least one model, or leave it out for all models".to_owned()));
-    }
+    let CodeBody { name, roles, models, feature_views } = serde_json::from_slice(&received.bytes)
+        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, in_json(&error.to_string())))?;
+    check_grant(&roles, models.as_deref())?;
     if caller.proof != CallerProof::User {
         let message = "codes are made on the box, over the Unix socket: `sudo ledge login`";
         return Err(ApiError::new(StatusCode::FORBIDDEN, message));
@@ -184,9 +180,9 @@ struct SessionDocument {
 /// `GET /sessions`: the people who are signed in.
 async fn list(State(served): State<KeysHttpState>, Extension(caller): Extension<Caller>) -> Response {
     let sessions = served.authenticator.list_sessions();
-    let document = |(session, principal): &(ledge_identity::authentication::ListedSession, _)| SessionDocument {
+    let document = |session: &ListedSession| SessionDocument {
         id: session.id.to_string(),
-        name: ToString::to_string(principal as &ledge_base::principal::Principal),
+        name: session.principal.to_string(),
         age_s: session.age.as_secs(),
         idle_s: session.idle.as_secs(),
         is_caller: caller.session_id() == Some(session.id),
@@ -203,7 +199,7 @@ async fn end(
     body::discard(request.into_body(), served.context.limits()).await;
     let named = path.get("session").map_or("", String::as_str);
     let ids: Vec<SessionId> = if named == "all" {
-        served.authenticator.list_sessions().iter().map(|(session, _)| session.id).collect()
+        served.authenticator.list_sessions().iter().map(|session| session.id).collect()
     } else {
         named.parse().into_iter().collect()
     };

@@ -270,28 +270,9 @@ fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller,
 }
 
 fn unauthenticated(refused: &CredentialError) -> DeniedRequest {
-    match refused {
-        CredentialError::TooMany { wait } => DeniedRequest {
-            failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
-            challenge: None,
-            is_known: false,
-        },
-        CredentialError::Unreadable => DeniedRequest {
-            failure: ApiError::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
-            challenge: None,
-            is_known: false,
-        },
-        CredentialError::Malformed
-        | CredentialError::Unknown
-        | CredentialError::Expired
-        | CredentialError::Revoked
-        | CredentialError::SessionEnded
-        | CredentialError::UnknownCode => DeniedRequest {
-            failure: ApiError::new(StatusCode::UNAUTHORIZED, refused.to_string()),
-            challenge: Some(INVALID_TOKEN_CHALLENGE),
-            is_known: false,
-        },
-    }
+    let failure = access::refused_credential(refused);
+    let challenge = (failure.status == StatusCode::UNAUTHORIZED).then_some(INVALID_TOKEN_CHALLENGE);
+    DeniedRequest { failure, challenge, is_known: false }
 }
 
 /// The refusal of a request without a peer, which no listener makes.

@@ -6,9 +6,8 @@ use std::time::Instant;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
-use ledge_identity::authentication::{
-    Authenticator, Caller, CallerProof, CredentialError, MissingAccess, RequestPermit,
-};
+use ledge_identity::authentication::{Authenticator, Caller, CallerProof, MissingAccess, RequestPermit};
+use ledge_part::access::refused_credential;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::audit_event::AuditSink;
 
@@ -58,16 +57,8 @@ pub fn admit(
     now: Instant,
 ) -> Result<(Caller, RequestPermit), (Principal, ApiError)> {
     let presented = key.map(|key| key.0.as_bytes());
-    let caller = authenticator.mqtt_caller(sender.clone(), presented).map_err(|refused| {
-        let failure = match &refused {
-            CredentialError::TooMany { wait } => {
-                ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait)
-            }
-            CredentialError::Unreadable => ApiError::with_code(503, refused.to_string()),
-            _ => ApiError::with_code(401, refused.to_string()),
-        };
-        (sender.clone(), failure)
-    })?;
+    let caller = authenticator.mqtt_caller(sender.clone(), presented);
+    let caller = caller.map_err(|refused| (sender.clone(), refused_credential(&refused)))?;
     let principal = caller.principal.clone();
     match caller.enter(now) {
         Err(limited) => {

@@ -5,7 +5,7 @@ use ledge_base::principal::Principal;
 use ledge_base::toml_check::ValueProblem;
 use ledge_identity::access::CallerAccess;
 use ledge_identity::access_config::AccessConfig;
-use ledge_identity::authentication::Authenticator;
+use ledge_identity::authentication::{Authenticator, CredentialError};
 use ledge_service::audit_event::AuditSink;
 
 use crate::api_error::{ApiError, StatusCode};
@@ -28,6 +28,21 @@ impl Subsystem for Authenticator {
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         environment.shutdown.spawn(self.clone().watch(environment.shutdown.clone()));
         Ok(())
+    }
+}
+
+/// The answer to a credential that is not accepted.
+pub fn refused_credential(refused: &CredentialError) -> ApiError {
+    let message = refused.to_string();
+    match refused {
+        CredentialError::TooMany { wait } => ApiError::later(StatusCode::TOO_MANY_REQUESTS, message, *wait),
+        CredentialError::Unreadable => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
+        CredentialError::Malformed
+        | CredentialError::Unknown
+        | CredentialError::Expired
+        | CredentialError::Revoked
+        | CredentialError::SessionEnded
+        | CredentialError::UnknownCode => ApiError::new(StatusCode::UNAUTHORIZED, message),
     }
 }
 

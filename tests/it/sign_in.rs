@@ -184,6 +184,9 @@ fn ten_thousand_wrong_codes_find_none_and_the_right_one_works_all_the_same() {
     }
     assert!(counted[0] < 100, "{counted:?}");
     assert!(Browser::sign_in(&daemon, &json!({"code": code})).is_ok());
+    let large = json!({"code": "0".repeat(2000)});
+    assert_eq!(client.post_json("/session", &large).status, 413, "before anybody is known");
+    let mut client = daemon.client();
     for body in [json!({}), json!({"code": 1}), json!({"code": "a", "key": "b"}), json!(null)] {
         assert_eq!(client.post_json("/session", &body).status, 400, "{body}");
     }

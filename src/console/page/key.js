@@ -3,6 +3,8 @@
 import { ApiError, get, isSignedIn, onRefused, onShared, signIn, signOut } from './api.js';
 import { byId, withCommands } from './dom.js';
 
+const NO_COOKIE = 'This browser does not keep a sign-in on a page with http://. Use the https:// address of the box.';
+
 let changed = () => {};
 // Set once the dialog was closed without a sign-in: from then on errors are shown where they belong.
 let dismissed = false;
@@ -69,14 +71,15 @@ async function take(text) {
   const mine = tried;
   try {
     await signIn(text);
-    const found = await get('/access', { quiet: true });
+    const found = await get('/access', { quiet: true }).catch((error) => {
+      throw error.status === 401 ? new ApiError(401, NO_COOKIE) : error;
+    });
     if (mine !== tried) return;
     identified += 1;
     caller = found;
   } catch (error) {
     if (mine !== tried) return;
-    const isLost = error instanceof ApiError && error.message.includes('has ended');
-    ask(isLost ? 'This browser does not keep a sign-in on a page with http://. Use the https:// address of the box.' : error.message);
+    ask(error.message);
     return;
   }
   byId('key-dialog').close();

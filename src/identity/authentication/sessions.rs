@@ -31,6 +31,12 @@ pub struct SignInGrant {
     pub access: CallerAccess,
 }
 
+impl SignInGrant {
+    pub fn principal(&self) -> Principal {
+        Principal::Person(self.name.as_str().into())
+    }
+}
+
 /// The caller of a session.
 #[derive(Debug, Clone)]
 pub enum SessionHolder {
@@ -53,7 +59,7 @@ pub type EndedSessions = Vec<(SessionHolder, SessionEnd)>;
 #[derive(Debug, Clone)]
 pub struct ListedSession {
     pub id: SessionId,
-    pub holder: SessionHolder,
+    pub principal: Principal,
     pub age: Duration,
     pub idle: Duration,
 }
@@ -191,13 +197,13 @@ impl SessionTable {
         old.filter_map(|(_, session)| Some((session.holder.clone(), session.end(idle_max, now)?))).collect()
     }
 
-    /// The sessions, the newest first.
-    pub fn list(&self, now: Instant) -> Vec<ListedSession> {
+    /// The sessions, the newest first, with the principals of their holders.
+    pub fn list(&self, now: Instant, principal_of: impl Fn(&SessionHolder) -> Principal) -> Vec<ListedSession> {
         let running = self.sessions.iter().filter(|(_, session)| session.end(self.idle_max, now).is_none());
         let mut list: Vec<_> = running
             .map(|(id, session)| ListedSession {
                 id: *id,
-                holder: session.holder.clone(),
+                principal: principal_of(&session.holder),
                 age: now.saturating_duration_since(session.began),
                 idle: now.saturating_duration_since(session.used),
             })
@@ -274,7 +280,7 @@ mod tests {
         let later = later + IDLE_MAX / 2;
         assert!(is_let_in(&mut table, &one, true, later));
         assert!(!is_let_in(&mut table, &two, false, later), "idle");
-        assert_eq!(table.list(later).len(), 1);
+        assert_eq!(table.list(later, |_| Principal::Local).len(), 1);
         let ended = table.end_old(later);
         assert!(
             matches!(&ended[..], [(SessionHolder::Person(person), SessionEnd::Idle)] if person.name.as_str() == "ben")

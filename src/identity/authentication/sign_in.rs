@@ -93,8 +93,7 @@ impl Authenticator {
     fn holder_caller(&self, id: SessionId, holder: &SessionHolder) -> Option<Caller> {
         let caller = match holder {
             SessionHolder::Person(grant) => {
-                let principal = Principal::Person(grant.name.as_str().into());
-                Caller { proof: CallerProof::Session, ..anonymous(principal, &grant.access) }
+                Caller { proof: CallerProof::Session, ..anonymous(grant.principal(), &grant.access) }
             }
             SessionHolder::Key(key) => {
                 let keys = self.shared.keys.load();
@@ -117,11 +116,9 @@ impl Authenticator {
         is_ended
     }
 
-    /// The sessions, the newest first, each with its caller.
-    pub fn list_sessions(&self) -> Vec<(ListedSession, Principal)> {
-        self.record_ended_sessions();
-        let list = self.sessions().list(Instant::now());
-        list.into_iter().map(|session| (session.clone(), self.principal_of(&session.holder))).collect()
+    /// The sessions, the newest first.
+    pub fn list_sessions(&self) -> Vec<ListedSession> {
+        self.sessions().list(Instant::now(), |holder| self.principal_of(holder))
     }
 
     /// Records the sessions that ended by their age or without use.
@@ -143,7 +140,7 @@ impl Authenticator {
 
     fn principal_of(&self, holder: &SessionHolder) -> Principal {
         match holder {
-            SessionHolder::Person(grant) => Principal::Person(grant.name.as_str().into()),
+            SessionHolder::Person(grant) => grant.principal(),
             SessionHolder::Key(id) => {
                 let keys = self.shared.keys.load();
                 let known = keys.known.as_ref().and_then(|known| known.get(id));
